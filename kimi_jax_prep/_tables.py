@@ -1,0 +1,119 @@
+"""Host tables in float64, made with NumPy: the byte table and the fixed-point resize taps.
+
+The source of the byte table is the checkpoint's `normalize`; of the taps, Pillow's `Resample.c`.
+"""
+
+import functools
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+from jaxtyping import Int32, Shaped
+
+from kimi_jax_prep._config import MediaProcConfig
+from kimi_jax_prep._errors import PlanError
+
+DTYPES = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+    "uint8": np.dtype(np.uint8),
+}
+
+# Taps overshoot [0, 1], so a sum of bytes times taps needs 8 + 2 bits above the fraction: of 32, 22 are left.
+PRECISION_BITS = 32 - 8 - 2
+
+
+def output_dtype(dtype: str) -> np.dtype:
+    """The NumPy dtype of one of the four output names.
+
+    Raises:
+      PlanError: another name; the message lists the valid ones.
+    """
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise PlanError(f"`dtype` is {dtype!r}; expected one of {', '.join(map(repr, DTYPES))}.")
+    return DTYPES[dtype]
+
+
+def normalize_lut(config: MediaProcConfig, *, dtype: str = "float32") -> Shaped[np.ndarray, "256 3"]:
+    """The normalized value of byte `v` in channel `c`, as `lut[v, c]`.
+
+    Args:
+      config: whose `image_mean` and `image_std` are meant.
+      dtype: "float32"; "bfloat16" or "float16", which are the float32 table rounded to nearest even; or
+        "uint8", which is the byte itself (normalize later, on the device).
+
+    Returns:
+      A read-only NumPy array.
+
+    Raises:
+      PlanError: another dtype.
+    """
+    return _normalize_lut(config.image_mean, config.image_std, output_dtype(dtype))
+
+
+@functools.lru_cache(maxsize=32)
+def _normalize_lut(
+    mean: tuple[float, float, float], std: tuple[float, float, float], dtype: np.dtype
+) -> Shaped[np.ndarray, "256 3"]:
+    if dtype == np.uint8:
+        lut = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
+    else:
+        # The checkpoint scales bytes in float64 and stores float32 after each of the three steps. Doing all of
+        # it in float32 changes 422 of 768 entries for CLIP's mean and std.
+        unit = (np.arange(256, dtype=np.float64) / 255.0).astype(np.float32)
+        shifted = (unit[:, None].astype(np.float64) - np.array(mean)).astype(np.float32)
+        scaled = shifted.astype(np.float64) * (1.0 / np.array(std))
+        lut = scaled.astype(np.float32).astype(dtype)
+    lut.flags.writeable = False
+    return lut
+
+
+class ResizeTaps(NamedTuple):
+    """One axis of a bicubic resize from n_in to n_out samples, as Pillow computes it."""
+
+    start: Int32[np.ndarray, "n_out"]
+    """First input sample of each output."""
+    weights: Int32[np.ndarray, "n_out k"]
+    """Weights of the samples from `start` on, 22-bit fixed point; 0 beyond the last one used."""
+
+
+@functools.lru_cache(maxsize=256)
+def bicubic_taps(n_in: int, n_out: int) -> ResizeTaps:
+    """Taps of one axis. All float64, in Pillow's own grouping: another rounds differently.
+
+    Returns:
+      Read-only arrays; `k` is the largest number of samples that any output uses, and
+      `start + k <= n_in` holds wherever `k <= n_in`.
+    """
+    scale = n_in / n_out
+    stretch = max(scale, 1.0)
+    support = 2.0 * stretch
+    center = (np.arange(n_out, dtype=np.float64) + 0.5) * scale
+    low = np.maximum((center - support + 0.5).astype(np.int64), 0)
+    high = np.minimum((center + support + 0.5).astype(np.int64), n_in)
+    k = int((high - low).max())
+    # Near the end of the axis the window would hang over it: slide it back and put zeros in front instead, so
+    # that k samples from `start` on always exist.
+    start = np.minimum(low, max(n_in - k, 0))
+    sample = start[:, None] + np.arange(k)
+    used = (sample >= low[:, None]) & (sample < high[:, None])
+    x = (sample - center[:, None] + 0.5) * (1.0 / stretch)
+    weights = np.where(used, _cubic(x), 0.0)
+    # Pillow sums from left to right; a pairwise sum differs in the last bit. Adding the zeros changes nothing.
+    total = np.cumsum(weights, axis=1)[:, -1:]
+    # Pillow divides by the sum only where it is not 0; it never is for a cubic.
+    unit = weights / total * (1 << PRECISION_BITS)
+    fixed = np.where(unit < 0, unit - 0.5, unit + 0.5).astype(np.int32)
+    taps = ResizeTaps(start.astype(np.int32), fixed)
+    for array in taps:
+        array.flags.writeable = False
+    return taps
+
+
+def _cubic(x: np.ndarray) -> np.ndarray:
+    a = -0.5
+    x = np.abs(x)
+    near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    far = (((x - 5.0) * x + 8.0) * x - 4.0) * a
+    return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
