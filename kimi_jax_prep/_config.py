@@ -337,7 +337,7 @@ def _from_transformers(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, allowed in _TRANSFORMERS_FIXED.items():
         if key in out and out[key] not in allowed:
             raise ConfigError(
-                f"`{key}` is {out[key]!r}; only {allowed[0]!r} gives the checkpoint's pixels, and no others are made here."
+                f"`{key}` is {out[key]!r}; only {allowed[0]!r} gives the checkpoint's pixels, all that is made here."
             )
     for ours, (theirs, value) in translated.items():
         if ours in out and not _same_json(out[ours], value):

@@ -122,10 +122,9 @@ def unpatchify(
       PlanError: the grid does not fit the number of patches.
     """
     t, rows, columns = (int(n) for n in grid_thw)
-    if len(patches.shape) != 4 or patches.shape[1] != 3 or patches.shape[0] != t * rows * columns:
-        raise PlanError(
-            f"grid {(t, rows, columns)} needs {t * rows * columns} patches (n, 3, p, p); got {patches.shape}."
-        )
+    n = t * rows * columns
+    if len(patches.shape) != 4 or tuple(patches.shape[:2]) != (n, 3):
+        raise PlanError(f"grid {(t, rows, columns)} needs patches of shape ({n}, 3, p, p); got {tuple(patches.shape)}.")
     _check_lut(lut)
     return _unpatchify(patches, lut, grid_thw=(t, rows, columns))
 
