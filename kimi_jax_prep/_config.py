@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from kimi_jax_prep._errors import ConfigError
 
@@ -129,7 +129,7 @@ class TransparentBgConfig:
             )
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> "TransparentBgConfig":
         """Read the JSON object; keys that this library does not know are kept for `to_dict`."""
         known, unknown = _split(values, cls)
         return cls(**known, unknown_json=_freeze(unknown))
@@ -210,7 +210,7 @@ class MediaProcConfig:
             raise ConfigError(f"`transparent_bg_config` is {background!r}; expected a JSON object or null.")
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> "MediaProcConfig":
         """Read the contents of a `preprocessor_config.json`, in either dialect.
 
         Raises:
@@ -249,7 +249,7 @@ class MediaProcConfig:
         return cls(**inner, unknown_json=_freeze(unknown), unknown_outer_json=_freeze(outer))
 
     @classmethod
-    def from_json_file(cls, path: str | os.PathLike[str]) -> Self:
+    def from_json_file(cls, path: str | os.PathLike[str]) -> "MediaProcConfig":
         """Read `preprocessor_config.json`, or `processor_config.json` with an `image_processor` key.
 
         Args:

@@ -106,7 +106,7 @@ def cut_windows(
       lut: as for `patchify`.
     """
     p = patch_size
-    starts = windows[:, :1] + windows[:, 1:] * jnp.arange(p, dtype=jnp.int32)
+    starts = windows[:, :1] + windows[:, 1:] * jnp.arange(p, dtype=jnp.int32)[None, :]
     rows = jax.lax.gather(
         canvas,
         starts.reshape(-1, 1),

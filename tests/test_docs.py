@@ -1,0 +1,43 @@
+"""Whatever the docs say is run or checked: code blocks, public names, version, links, the file list."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import kimi_jax_prep
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+page = pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+
+
+@page
+def test_python_blocks_run(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    scope: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M):
+        exec(compile(block, str(page), "exec"), scope)
+
+
+@page
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+def test_every_public_name_is_documented():
+    text = (ROOT / "docs" / "api.md").read_text()
+    assert [n for n in kimi_jax_prep.__all__ if f"`{n}`" not in text and f"`{n}(" not in text] == []
+
+
+def test_changelog_starts_with_this_version():
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest
+    assert newest[1] == kimi_jax_prep.__version__
+
+
+def test_every_file_is_in_the_readme_list():
+    text = (ROOT / "README.md").read_text()
+    files = [p.relative_to(ROOT).as_posix() for p in (ROOT / "kimi_jax_prep").glob("*.py")]
+    assert [f for f in files if not f.endswith("__init__.py") and f"`{f}`" not in text] == []
