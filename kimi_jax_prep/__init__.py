@@ -6,6 +6,7 @@ Importing this package loads neither JAX, transformers nor torch; names below lo
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kimi_jax_prep import _fork as _fork  # its hook must be there before any fork
 from kimi_jax_prep._config import KIMI_K3, KIMI_K25, KIMI_K26, KIMI_K27, MediaProcConfig, TransparentBgConfig
 from kimi_jax_prep._errors import ConfigError, MediaError, PlanError, PrepError
 from kimi_jax_prep._geometry import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video

@@ -1,45 +1,96 @@
-"""Many media of any sizes in one batch: open, plan, place, launch.
+"""Many media of any sizes in one batch: open, plan, place, cut; memory and programs are used again.
 
-All frames are placed in one flat canvas of bytes, padded, one after another; a canvas of N patches has exactly
-N * 3 * patch_size**2 bytes. One program for each capacity cuts it into patches through windows at run-time
-positions, so that nothing about a picture's size is compiled in.
+All frames are placed in one flat canvas, padded, one after another; a canvas of N patches has exactly N patches of
+pixels. One program for each capacity cuts it into patches through windows at run-time positions, so that nothing
+about a picture's size is compiled in.
 """
 
+import contextlib
 import functools
-from collections.abc import Iterable
-from typing import Any
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32, Shaped, UInt8
+from jaxtyping import Int32, Shaped, UInt32
 
+from kimi_jax_prep import _programs, reference
 from kimi_jax_prep._batch import PatchBatch
 from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
-from kimi_jax_prep._errors import PrepError
-from kimi_jax_prep._geometry import MediaPlan, patch_capacity, total_patches
-from kimi_jax_prep._patchify import look_up
+from kimi_jax_prep._cut import BYTES_A_PIXEL, CutPatches
+from kimi_jax_prep._errors import PlanError, PrepError
+from kimi_jax_prep._fork import forked_after_jax
+from kimi_jax_prep._frames import place
+from kimi_jax_prep._geometry import CAPACITIES, MediaPlan, patch_capacity, total_patches
+from kimi_jax_prep._memory import Lent, Owner, Pool
 from kimi_jax_prep._tables import normalize_lut, output_dtype
+from kimi_jax_prep._tiles import CompositeTile, all_passes
 from kimi_jax_prep.media import Medium, open_medium, render
+
+BACKENDS = ("jax", "numpy")
+# What the NumPy path takes for one patch, and XLA's compiler for one program, in seconds on a slow core. Below their
+# ratio a caller is answered by NumPy while the program is compiled in the background.
+_NUMPY_PATCH, _COMPILING = 10e-6, 0.15
+In = TypeVar("In")
+Out = TypeVar("Out")
+# Pixels that are worth a task of their own.
+_TASK_PIXELS = 1 << 18
 
 
 class Preprocessor:
-    """Turns media into patches under one config. Keeps its compiled programs.
+    """Turns media into patches under one config. Thread-safe; keeps memory and compiled programs.
 
     Args:
       config: sizes, colour rules, mean and std.
       dtype: of `pixel_values`: "float32", "bfloat16", "float16" or "uint8" (bytes, to normalize on the device).
+      device: where `pixel_values` and `grid_thws` go as jax.Arrays; None gives NumPy arrays.
+      num_threads: of this library's own pool, which decodes, places and resizes; None means the CPUs this process may
+        run on. XLA's pool is a different one: see docs/threads.md.
+      max_cached_bytes: of free result and canvas memory that is kept; 0 keeps none.
+      backend: "jax", or "numpy" for the reference's path (the same bits, no JAX).
+
+    Raises:
+      PlanError: an unknown dtype or backend, or a number below its minimum.
     """
 
-    def __init__(self, config: MediaProcConfig = KIMI_K25, *, dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        config: MediaProcConfig = KIMI_K25,
+        *,
+        dtype: str = "float32",
+        device: Any = None,
+        num_threads: int | None = None,
+        max_cached_bytes: int = 1 << 30,
+        backend: str = "jax",
+    ) -> None:
         if not isinstance(config, MediaProcConfig):
             raise TypeError(
                 f"`config` is a MediaProcConfig, such as KIMI_K25, or read by "
                 f"MediaProcConfig.from_json_file; got {type(config).__name__}."
             )
         output_dtype(dtype)
+        if backend not in BACKENDS:
+            raise PlanError(f"`backend` is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}.")
+        if num_threads is not None and (isinstance(num_threads, bool) or num_threads < 1):
+            raise PlanError(f"`num_threads` is {num_threads!r}; expected a positive whole number or None.")
+        if max_cached_bytes < 0:
+            raise PlanError(f"`max_cached_bytes` is {max_cached_bytes!r}; expected 0 or more.")
         self.config = config
         self.dtype = dtype
+        self.device = device
+        self.backend = backend
+        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._pool = Pool(max_cached_bytes)
+        self._lut = normalize_lut(config, dtype=dtype)
+        self._one_table = bool((self._lut == self._lut[:, :1]).all())
+        if self._one_table:
+            self._lut = np.ascontiguousarray(self._lut[:, 0])
+        # A window's last byte is addressed with 32 bits.
+        most = (2**31 - 1) // (config.patch_size**2 * BYTES_A_PIXEL)
+        self._most_patches = max(c for c in CAPACITIES if c <= most)
 
     def __call__(self, medias: Iterable[Any]) -> PatchBatch:
         """Patches of media, in the caller's order.
@@ -54,67 +105,217 @@ class Preprocessor:
         """
         opened = open_all(medias)
         plans = tuple(_for_each(opened, lambda medium: medium.plan(self.config)))
-        canvas, windows = self._place(opened, plans)
-        patches = self._launch(canvas, windows)
         n = total_patches(plans)
+        if self.backend == "numpy" or forked_after_jax():
+            pixel_values = self._with_numpy(opened, plans)
+        elif n > self._most_patches:
+            pixel_values = self._in_parts(opened, plans)
+        else:
+            pixel_values = self._with_jax(opened, plans)
         grid_thws = np.array([plan.grid_thw for plan in plans], np.int64).reshape(-1, 3)
-        return PatchBatch(np.array(patches[:n]), grid_thws, plans)
+        return self._to_device(PatchBatch(pixel_values, grid_thws, plans))
 
-    def _place(
-        self, opened: list[Medium], plans: tuple[MediaPlan, ...]
-    ) -> tuple[UInt8[np.ndarray, "bytes"], Int32[np.ndarray, "n 2"]]:
+    @property
+    def compiled_programs(self) -> tuple[str, ...]:
+        """What is compiled in this process and of use to this object: one line for each program."""
+        mine = [
+            spec
+            for spec in _programs.PROGRAMS.compiled()
+            if not isinstance(spec, CutPatches) or spec == self._cut(spec.capacity)
+        ]
+        return tuple(sorted(map(repr, mine)))
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of free result and canvas memory that are kept for the next call."""
+        return self._pool.cached_bytes
+
+    def clear_cache(self) -> None:
+        """Give that memory back."""
+        self._pool.clear()
+
+    def warmup(self, *, max_patches: int = 17_856, resize: bool = True) -> None:
+        """Compile ahead, so that no later call meets a new program.
+
+        Args:
+          max_patches: of one call's batch; the default is the largest K2.5 image.
+          resize: also every program that resizes.
+        """
+        if self.backend == "numpy" or forked_after_jax():
+            return
+        for capacity in CAPACITIES:
+            _programs.PROGRAMS.wait(self._cut(capacity))
+            if capacity >= min(max_patches, self._most_patches):
+                break
+        if resize:
+            channels = (3, 4) if self.config.transparent_bg_config is not None else (3,)
+            for spec in (spec for c in channels for spec in all_passes(c)):
+                _programs.PROGRAMS.wait(spec)
+            if 4 in channels:
+                _programs.PROGRAMS.wait(CompositeTile())
+
+    def _cut(self, capacity: int) -> CutPatches:
+        return CutPatches(capacity, self.config.patch_size, self.dtype, self._one_table)
+
+    def _with_jax(self, opened: list[Medium], plans: tuple[MediaPlan, ...]) -> Shaped[np.ndarray, "n 3 p p"]:
+        n = total_patches(plans)
+        spec, program = self._program_for(n)
+        if program is None:
+            return self._with_numpy(opened, plans)
         p = self.config.patch_size
-        capacity = patch_capacity(total_patches(plans))
-        canvas = np.zeros(capacity * 3 * p * p, np.uint8)
-        windows = np.zeros((capacity, 2), np.int32)
-        at = first = 0
-        placed = iter(_for_each(zip(opened, plans, strict=True), lambda pair: self._render(*pair)))
-        for plan, frames in zip(plans, placed, strict=True):
-            _, rows, columns = plan.grid_thw
-            stride = columns * p * 3
-            for frame in frames:
-                padded = canvas[at : at + rows * p * stride].reshape(rows * p, columns * p, 3)
-                padded[: plan.height, : plan.width] = frame
-                corner = at + np.arange(rows)[:, None] * (p * stride) + np.arange(columns) * (p * 3)
-                windows[first : first + rows * columns, 0] = corner.reshape(-1)
-                windows[first : first + rows * columns, 1] = stride
-                at += padded.size
-                first += rows * columns
-        return canvas, windows
+        used = spec.capacity * p * p * BYTES_A_PIXEL
+        # Canvases of one power of two serve all capacities below it.
+        size = 1 << (used - 1).bit_length()
+        key = ("canvas", size)
+        canvas = self._pool.take(key) or Lent((size,), np.uint8, _programs.cpu_device())
+        try:
+            self._place(opened, plans, canvas.array[:used].view(np.uint32))
+            start, stride = _windows(plans, p, spec.capacity)
+            result = program(canvas.on_device(used), start, stride, self._lut, self._old_result(spec))
+            result.block_until_ready()
+        finally:
+            # Every task has ended and every launch is over, also after an error.
+            self._pool.give(key, size, canvas)
+        owner = Owner(result, self._pool, spec)
+        dtype = output_dtype(self.dtype)
+        return owner.bytes()[: n * 3 * p * p * dtype.itemsize].view(dtype).reshape(n, 3, p, p)
 
-    def _render(self, medium: Medium, plan: MediaPlan) -> list[np.ndarray]:
-        return [render(frame, plan, self.config) for frame in medium.frames]
+    def _program_for(self, num_patches: int) -> tuple[CutPatches, Callable[..., jax.Array] | None]:
+        """The program that serves so many patches now: its own, a larger one that is compiled, or none yet."""
+        own = self._cut(patch_capacity(num_patches))
+        program = _programs.PROGRAMS.ready(own)
+        if program is None and num_patches * _NUMPY_PATCH > _COMPILING:
+            program = _programs.PROGRAMS.wait(own)
+        if program is None:
+            _programs.PROGRAMS.request(own)
+            for larger in CAPACITIES:
+                if own.capacity < larger <= 2 * own.capacity:
+                    spec = self._cut(larger)
+                    program = _programs.PROGRAMS.ready(spec)
+                    if program is not None:
+                        return spec, program
+        return own, program
 
-    def _launch(self, canvas: np.ndarray, windows: np.ndarray) -> Array:
-        lut = None if self.dtype == "uint8" else normalize_lut(self.config, dtype=self.dtype)
-        return cut_windows(canvas, windows, lut, patch_size=self.config.patch_size)
+    def _old_result(self, spec: CutPatches) -> jax.Array:
+        kept = self._pool.take(spec)
+        if kept is not None:
+            return kept
+        shape, dtype = spec.shapes()[-1]
+        return jax.device_put(np.zeros(shape, dtype), _programs.cpu_device(), may_alias=False)  # type: ignore[arg-type]
+
+    def _place(self, opened: list[Medium], plans: tuple[MediaPlan, ...], canvas: UInt32[np.ndarray, "pixels"]) -> None:
+        frames = list(_frames_on(canvas, opened, plans, self.config.patch_size))
+        shares = list(_shares(frames)) if self.num_threads > 1 else [frames]
+        # Where shares are few, the strips of each frame are shared out instead.
+        by_frame = len(shares) >= self.num_threads
+        run = _in_turn if by_frame else self._side_by_side
+
+        def work(share: list[tuple[int, Any, MediaPlan, np.ndarray]]) -> None:
+            for i, image, plan, rectangle in share:
+                with _naming(i):
+                    place(image, plan, self.config, rectangle, run)
+
+        tasks = [functools.partial(work, share) for share in shares]
+        (self._side_by_side if by_frame else _in_turn)(tasks)
+
+    def _side_by_side(self, tasks: Iterable[Callable[[], None]]) -> None:
+        pending = list(tasks)
+        if len(pending) == 1:
+            pending[0]()
+            return
+        futures = [_executor(self.num_threads).submit(task) for task in pending]
+        errors = [future.exception() for future in futures]  # waits for all: the canvas must be at rest
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _with_numpy(self, opened: list[Medium], plans: tuple[MediaPlan, ...]) -> Shaped[np.ndarray, "n 3 p p"]:
+        p = self.config.patch_size
+        out = np.empty((total_patches(plans), 3, p, p), output_dtype(self.dtype))
+        first = 0
+        for i, (medium, plan) in enumerate(zip(opened, plans, strict=True)):
+            with _naming(i):
+                for image in medium.frames:
+                    pixels = np.asarray(render(image, plan, self.config))
+                    padded = np.pad(pixels, ((0, plan.pad_bottom), (0, plan.pad_right), (0, 0)))
+                    patches = reference.patchify(padded[None], p)
+                    for c in range(3):
+                        lut = self._lut if self._one_table else self._lut[:, c]
+                        out[first : first + len(patches), c] = lut[patches[:, c]]
+                    first += len(patches)
+        return out
+
+    def _in_parts(self, opened: list[Medium], plans: tuple[MediaPlan, ...]) -> Shaped[np.ndarray, "n 3 p p"]:
+        p = self.config.patch_size
+        out = np.empty((total_patches(plans), 3, p, p), output_dtype(self.dtype))
+        first = begin = 0
+        for end in range(1, len(plans) + 1):
+            if end == len(plans) or total_patches(plans[begin : end + 1]) > self._most_patches:
+                part = self._with_jax(opened[begin:end], plans[begin:end])
+                out[first : first + len(part)] = part
+                first += len(part)
+                begin = end
+        return out
+
+    def _to_device(self, batch: PatchBatch) -> PatchBatch:
+        if self.device is None:
+            return batch
+        wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]  # set by JAX at run time
+        grids = batch.grid_thws if wide else batch.grid_thws.astype(np.int32)
+        return PatchBatch(
+            jax.device_put(batch.pixel_values, self.device), jax.device_put(grids, self.device), batch.plans
+        )
 
 
-@functools.partial(jax.jit, static_argnames="patch_size")
-def cut_windows(
-    canvas: UInt8[Array, "bytes"],
-    windows: Int32[Array, "n 2"],
-    lut: Shaped[Array, "256 3"] | None,
-    *,
-    patch_size: int,
-) -> Shaped[Array, "n 3 p p"]:
-    """Cut patches out of a flat canvas of RGB bytes and look them up.
+def _windows(
+    plans: Sequence[MediaPlan], patch_size: int, capacity: int
+) -> tuple[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]]:
+    """First byte and row stride of every patch; those beyond the last medium's read the canvas's first bytes."""
+    start, stride = np.zeros(capacity, np.int32), np.zeros(capacity, np.int32)
+    first = 0
+    for plan in plans:
+        frames, rows, columns = plan.grid_thw
+        row_bytes = columns * patch_size * BYTES_A_PIXEL
+        # Rows of patches follow one another without a gap, from frame to frame too.
+        tops = np.arange(frames * rows, dtype=np.int32) * np.int32(patch_size * row_bytes)
+        lefts = np.arange(columns, dtype=np.int32) * np.int32(patch_size * BYTES_A_PIXEL)
+        last = first + plan.num_patches
+        corner = np.int32(first * patch_size**2 * BYTES_A_PIXEL)
+        start[first:last].reshape(-1, columns)[:] = tops[:, None] + lefts[None, :] + corner
+        stride[first:last] = row_bytes
+        first = last
+    return start, stride
 
-    Args:
-      canvas: rows of RGB bytes of any frames.
-      windows: for each patch, the position of its first byte and the bytes from one of its rows to the next.
-      lut: as for `patchify`.
-    """
-    p = patch_size
-    starts = windows[:, :1] + windows[:, 1:] * jnp.arange(p, dtype=jnp.int32)[None, :]
-    rows = jax.lax.gather(
-        canvas,
-        starts.reshape(-1, 1),
-        jax.lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(), start_index_map=(0,)),
-        slice_sizes=(p * 3,),
-        mode=jax.lax.GatherScatterMode.CLIP,
-    )
-    return look_up(rows.reshape(-1, p, p, 3).transpose(0, 3, 1, 2), lut)
+
+def _frames_on(
+    canvas: UInt32[np.ndarray, "pixels"], opened: Sequence[Medium], plans: Sequence[MediaPlan], patch_size: int
+) -> Iterator[tuple[int, Any, MediaPlan, np.ndarray]]:
+    """Every frame with its medium's index, plan and rectangle of the canvas."""
+    at = 0
+    for i, (medium, plan) in enumerate(zip(opened, plans, strict=True)):
+        _, rows, columns = plan.grid_thw
+        height, width = rows * patch_size, columns * patch_size
+        for image in medium.frames:
+            yield i, image, plan, canvas[at : at + height * width].reshape(height, width)
+            at += height * width
+
+
+def _shares(frames: Iterable[tuple[int, Any, MediaPlan, np.ndarray]]) -> Iterator[list[Any]]:
+    """Runs of frames that are worth a task of their own."""
+    share, pixels = [], 0
+    for frame in frames:
+        share.append(frame)
+        pixels += frame[1].width * frame[1].height
+        if pixels >= _TASK_PIXELS:
+            yield share
+            share, pixels = [], 0
+    if share:
+        yield share
+
+
+def _in_turn(tasks: Iterable[Callable[[], None]]) -> None:
+    for task in tasks:
+        task()
 
 
 def open_all(medias: Iterable[Any]) -> list[Medium]:
@@ -127,21 +328,58 @@ def open_all(medias: Iterable[Any]) -> list[Medium]:
     return list(_for_each(medias, open_medium))
 
 
-def _for_each(items: Iterable[Any], work: Any) -> Iterable[Any]:
-    """Apply `work` to every medium; its errors say which one it was."""
+def _for_each(items: Iterable[In], work: Callable[[In], Out]) -> Iterator[Out]:
     for i, item in enumerate(items):
-        try:
+        with _naming(i):
             yield work(item)
-        except PrepError as err:
-            raise type(err)(f"medias[{i}]: {err}") from err
-        except OSError as err:
-            # A missing file stays a FileNotFoundError, with the place in the list in front.
-            raise type(err)(err.errno, f"medias[{i}]: {err.strerror or err}", err.filename) from err
+
+
+@contextlib.contextmanager
+def _naming(i: int) -> Iterator[None]:
+    """Errors inside say which medium they are about."""
+    try:
+        yield
+    except PrepError as err:
+        raise type(err)(f"medias[{i}]: {err}") from err
+    except OSError as err:
+        # A missing file stays a FileNotFoundError, with the place in the list in front.
+        raise type(err)(err.errno, f"medias[{i}]: {err.strerror or err}", err.filename) from err
+
+
+_SHARED: OrderedDict[tuple[MediaProcConfig, str], Preprocessor] = OrderedDict()
+_SHARED_POOL = Pool(1 << 30)
+_MOST_SHARED = 32
 
 
 def preprocess(medias: Iterable[Any], *, config: MediaProcConfig = KIMI_K25, dtype: str = "float32") -> PatchBatch:
     """Patches of media, in the caller's order: `Preprocessor(config, dtype=dtype)(medias)`.
 
-    Args and errors: as `Preprocessor`.
+    The object behind it is kept for the next call with the same config and dtype, and all of them share one limit of
+    cached bytes. Args and errors: as `Preprocessor`.
     """
-    return Preprocessor(config, dtype=dtype)(medias)
+    return shared_preprocessor(config, dtype=dtype)(medias)
+
+
+def shared_preprocessor(config: MediaProcConfig, *, dtype: str) -> Preprocessor:
+    """The `Preprocessor` of this process for a config and dtype, made if there is none."""
+    key = (config, dtype)
+    prep = _SHARED.get(key)
+    if prep is None:
+        prep = Preprocessor(config, dtype=dtype)
+        prep._pool = _SHARED_POOL
+        # Two threads that meet here make two; the first stored one stays. Both work.
+        prep = _SHARED.setdefault(key, prep)
+        while len(_SHARED) > _MOST_SHARED:
+            _SHARED.popitem(last=False)
+    return prep
+
+
+_EXECUTORS: dict[int, ThreadPoolExecutor] = {}
+
+
+def _executor(num_threads: int) -> ThreadPoolExecutor:
+    executor = _EXECUTORS.get(num_threads)
+    if executor is None:
+        executor = ThreadPoolExecutor(num_threads, thread_name_prefix="kimi_jax_prep")
+        executor = _EXECUTORS.setdefault(num_threads, executor)
+    return executor

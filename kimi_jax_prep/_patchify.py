@@ -57,13 +57,14 @@ def _patchify(frames: Array, lut: Array | None, *, patch_size: int, merge_kernel
     return look_up(x.reshape(t * rows * columns, 3, p, p), lut)
 
 
-def look_up(patches: UInt8[Array, "n 3 p p"], lut: Shaped[Array, "256 3"] | None) -> Shaped[Array, "n 3 p p"]:
-    """Replace every byte of patches by its value in the table of its channel."""
+def look_up(patches: UInt8[Array, "n 3 p p"], lut: Shaped[Array, "..."] | None) -> Shaped[Array, "n 3 p p"]:
+    """Replace every byte of patches by its value in the table of its channel, (256, 3), or of all channels, (256,)."""
     if lut is None:
         return patches
     lut = jnp.asarray(lut)
-    channel = jax.lax.broadcasted_iota(jnp.int32, (1, 3, 1, 1), 1)
-    index = patches.astype(jnp.int32) * 3 + channel
+    index = patches.astype(jnp.int32)
+    if lut.ndim == 2:
+        index = index * 3 + jax.lax.broadcasted_iota(jnp.int32, (1, 3, 1, 1), 1)
     if lut.dtype.itemsize == 2:
         # XLA's CPU compiler vectorizes look-ups of 4-byte entries but not of 2-byte ones: fetch the bit
         # patterns as 32-bit numbers, then narrow them.

@@ -17,6 +17,7 @@ from kimi_jax_prep._tables import PRECISION_BITS, ResizeTaps, bicubic_taps
 PASS_ORDERS = ("horizontal-first", "pillow-13")
 
 
+@functools.cache
 def installed_pass_order() -> str:
     """The order in which the installed Pillow runs its two passes: it changed with Pillow 13."""
     return "pillow-13" if int(importlib.metadata.version("pillow").split(".")[0]) >= 13 else "horizontal-first"

@@ -78,7 +78,6 @@ class ResizeTaps(NamedTuple):
     """Weights of the samples from `start` on, 22-bit fixed point; 0 beyond the last one used."""
 
 
-@functools.lru_cache(maxsize=256)
 def bicubic_taps(n_in: int, n_out: int) -> ResizeTaps:
     """Taps of one axis. All float64, in Pillow's own grouping: another rounds differently.
 

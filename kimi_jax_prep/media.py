@@ -146,8 +146,8 @@ def decode(image: Image.Image) -> Image.Image:
     return image
 
 
-def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> UInt8[np.ndarray, "h w 3"]:
-    """Colour and resize of one frame, in the order that the config asks for; not yet padded.
+def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Image.Image:
+    """Colour and resize of one frame with Pillow, in the order that the config asks for; RGB, not yet padded.
 
     Raises:
       MediaError: the data is cut short or broken, or its mode cannot become RGB.
@@ -158,7 +158,7 @@ def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> UInt
         if config.transparent_bg_fill_stage == "after_resize":
             # In the image's own mode: Pillow resizes P and 1 with NEAREST, LA and RGBA premultiplied.
             return to_rgb(_resize(image, size), config.transparent_bg_config)
-        return np.asarray(_resize(Image.fromarray(to_rgb(image, config.transparent_bg_config)), size))
+        return _resize(to_rgb(image, config.transparent_bg_config), size)
     except (OSError, ValueError) as err:
         raise MediaError(f"cannot turn mode {image.mode!r} into RGB: {err}") from err
 
@@ -167,24 +167,30 @@ def _resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
 
 
-def to_rgb(image: Image.Image, background: TransparentBgConfig | None) -> UInt8[np.ndarray, "h w 3"]:
-    """RGB bytes: alpha dropped without a background, blended onto it with one.
+def is_transparent(image: Image.Image) -> bool:
+    """Whether the checkpoint blends this image onto a background. An RGB image with a transparent colour is not."""
+    return image.mode != "RGB" and ("A" in image.getbands() or "transparency" in image.info)
 
-    An RGB image is taken as it is, even with a transparent colour in its metadata.
-    """
-    if image.mode == "RGB":
-        return np.asarray(image)
-    if background is None or not ("A" in image.getbands() or "transparency" in image.info):
-        if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-            # Pillow warns about such palettes; without the entry the bytes are the same.
-            image = image.copy()
-            del image.info["transparency"]
-        return np.asarray(image.convert("RGB"))
+
+def to_rgb(image: Image.Image, background: TransparentBgConfig | None) -> Image.Image:
+    """An RGB image: alpha dropped without a background, blended onto it with one."""
+    if background is None or not is_transparent(image):
+        return drop_alpha(image)
     rgba = np.asarray(image.convert("RGBA"))
-    alpha = rgba[..., 3:]
-    if alpha.min() == 255:
-        return rgba[..., :3]  # 1 * rgb + 0 * board
-    return _composite(rgba, background)
+    if rgba[..., 3].min() == 255:
+        return Image.fromarray(rgba[..., :3])  # 1 * rgb + 0 * board
+    return Image.fromarray(_composite(rgba, background))
+
+
+def drop_alpha(image: Image.Image) -> Image.Image:
+    """RGB as Pillow's `convert("RGB")` makes it."""
+    if image.mode == "RGB":
+        return image
+    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        # Pillow warns about such palettes; without the entry the bytes are the same.
+        image = image.copy()
+        del image.info["transparency"]
+    return image.convert("RGB")
 
 
 def _composite(rgba: UInt8[np.ndarray, "h w 4"], background: TransparentBgConfig) -> UInt8[np.ndarray, "h w 3"]:

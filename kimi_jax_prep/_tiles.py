@@ -1,0 +1,244 @@
+"""Pillow's bicubic for pictures of any size through a few programs of fixed shape.
+
+A picture is cut into strips of rows that fit `ROWS` and tiles of columns that fit `COLUMNS`; positions and weights of
+the taps are arguments, so that nothing about a picture's size is compiled in. Pixels are 32-bit words, R in the
+lowest byte, as Pillow holds them: one fetch serves all channels, and the horizontal pass needs no transposition.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int32, UInt8, UInt32
+
+from kimi_jax_prep._tables import PRECISION_BITS, bicubic_taps
+
+# Input rows and output columns of one launch. Large enough that a launch is worth its 20 microseconds, small enough
+# that what hangs over a picture's edge (half a tile on average) stays below a tenth of the work for 2048x2048.
+ROWS, COLUMNS = 560, 304
+# Input columns of one launch; wider pictures take several. The odd 16 keep rows off the same cache sets.
+STRIP_COLUMNS = 4096 + 16
+
+# Numbers of taps that have a program of their own; a picture takes the next one up, and larger numbers a loop over
+# groups. With two passes for each, 3-channel and 4-channel, and one for the background, 23 programs in all.
+TAPS = {3: (5, 6, 7, 8, 10, 12, 16), 4: (8, 16)}
+LOOP_TAPS = 8
+# Beyond, at a shrinking by 66, Pillow does the work: 16384 pixels to 248 still go here.
+MOST_TAPS = 264
+
+
+@dataclass(frozen=True, slots=True)
+class ResamplePass:
+    """One pass over one tile: whole rows -> `ROWS` x `COLUMNS` (horizontal), or `ROWS` rows -> fewer (vertical)."""
+
+    horizontal: bool
+    taps: int
+    """Weights for each output; more than any entry of `TAPS` means a loop over groups of `LOOP_TAPS`."""
+    channels: int
+    donate: tuple[int, ...] = ()
+
+    def shapes(self) -> Sequence[tuple[tuple[int, ...], str]]:
+        columns = STRIP_COLUMNS if self.horizontal else COLUMNS
+        shapes = [((ROWS, columns), "uint32"), ((self.outputs,), "int32"), ((self.taps, self.outputs), "int32")]
+        return [*shapes, ((), "int32")] if self.loops else shapes
+
+    @property
+    def outputs(self) -> int:
+        """Columns, or rows, that one launch makes."""
+        if self.horizontal:
+            return COLUMNS
+        if self.channels == 4:
+            return ROWS  # whole tiles, for `CompositeTile`
+        # More taps than the next smaller program has mean that the picture shrinks by at least a quarter of these, so
+        # that `ROWS` input rows give at most so many outputs. Where they give more, there are more launches.
+        smaller = [4, *(taps for taps in (*TAPS[3], MOST_TAPS) if taps < self.taps)]
+        return ROWS * 4 // smaller[-1]
+
+    @property
+    def loops(self) -> bool:
+        return self.taps == MOST_TAPS
+
+    def __call__(
+        self,
+        pixels: UInt32[Array, "rows columns"],
+        start: Int32[Array, "outputs"],
+        weights: Int32[Array, "taps outputs"],
+        groups: Int32[Array, ""] | None = None,
+    ) -> UInt32[Array, "rows columns"]:
+        """Weighted sums of neighbours, rounded and clipped to bytes, packed again.
+
+        Args:
+          pixels: the strip or tile.
+          start: column (or row) of each output's first sample.
+          weights: 22-bit fixed point; 0 for outputs that hang over the edge.
+          groups: how many groups of `LOOP_TAPS` weights are in use, if this program loops.
+        """
+        axis = 1 if self.horizontal else 0
+        shape = (ROWS, COLUMNS) if self.horizontal else (self.outputs, COLUMNS)
+
+        def add(k: int, start: Array, weights: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+            words = jnp.take(pixels, start + np.int32(k), axis=axis, mode="clip")
+            weight = jnp.expand_dims(weights[k], 1 - axis)
+            return tuple(s + _channel(words, c) * weight for c, s in enumerate(sums))
+
+        half = jnp.full(shape, 1 << (PRECISION_BITS - 1), jnp.int32)
+        sums = (half,) * self.channels
+        if groups is None:
+            for k in range(self.taps):
+                sums = add(k, start, weights, sums)
+        else:
+
+            def group(i: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+                first = i * np.int32(LOOP_TAPS)
+                part = jax.lax.dynamic_slice_in_dim(weights, first, LOOP_TAPS)
+                for k in range(LOOP_TAPS):
+                    sums = add(k, start + first, part, sums)
+                return sums
+
+            sums = jax.lax.fori_loop(np.int32(0), groups, group, sums)
+        out = jnp.zeros(shape, jnp.uint32)
+        for c, s in enumerate(sums):
+            byte = jnp.clip(s >> PRECISION_BITS, 0, 255).astype(jnp.uint32)
+            out = out | (byte << np.uint32(8 * c))
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class CompositeTile:
+    """K3's background behind one tile of RGBA words, after the division that undoes premultiplication."""
+
+    donate: tuple[int, ...] = ()
+
+    def shapes(self) -> Sequence[tuple[tuple[int, ...], str]]:
+        tile, scalar = ((ROWS, COLUMNS), "uint32"), ((), "int32")
+        return [tile, scalar, scalar, scalar, ((256, 256), "uint8"), ((2, 256, 256), "uint8")]
+
+    def __call__(
+        self,
+        pixels: UInt32[Array, "rows columns"],
+        top: Int32[Array, ""],
+        left: Int32[Array, ""],
+        square: Int32[Array, ""],
+        straight: UInt8[Array, "256 256"],
+        blended: UInt8[Array, "2 256 256"],
+    ) -> UInt32[Array, "rows columns"]:
+        """RGB words of one tile whose corner lies at (top, left) of its picture.
+
+        Args:
+          straight: `straight[alpha, v]`, the byte before premultiplication, or just v for straight pixels.
+          blended: `blended[odd cell, alpha, v]`, from `blend_tables`.
+        """
+        y = jax.lax.broadcasted_iota(jnp.int32, (ROWS, COLUMNS), 0) + top
+        x = jax.lax.broadcasted_iota(jnp.int32, (ROWS, COLUMNS), 1) + left
+        odd = (y // square + x // square) % 2
+        alpha = _channel(pixels, 3)
+        out = jnp.zeros((ROWS, COLUMNS), jnp.uint32)
+        for c in range(3):
+            value = jnp.take(straight.reshape(-1), alpha * 256 + _channel(pixels, c), mode="clip").astype(jnp.int32)
+            byte = jnp.take(blended.reshape(-1), (odd * 256 + alpha) * 256 + value, mode="clip").astype(jnp.uint32)
+            out = out | (byte << np.uint32(8 * c))
+        return out
+
+
+def _channel(words: UInt32[Array, "*s"], c: int) -> Int32[Array, "*s"]:
+    return ((words >> np.uint32(8 * c)) & np.uint32(255)).astype(jnp.int32)
+
+
+@functools.cache
+def straight_table(*, premultiplied: bool) -> UInt8[np.ndarray, "256 256"]:
+    """`table[alpha, v]`: Pillow's RGBa -> RGBA, or the identity. Source: `Convert.c`, `rgba2rgbA`."""
+    value = np.repeat(np.arange(256)[None, :], 256, axis=0)
+    if premultiplied:
+        alpha = np.arange(256)[:, None]
+        divided = np.minimum(255 * value // np.maximum(alpha, 1), 255)
+        value = np.where((alpha == 0) | (alpha == 255), value, divided)
+    table = value.astype(np.uint8)
+    table.flags.writeable = False
+    return table
+
+
+class AxisTile(NamedTuple):
+    """The part of one axis that one launch makes."""
+
+    first: int
+    """First output."""
+    size: int
+    """Outputs."""
+    low: int
+    """First input sample that is needed."""
+    high: int
+    """One past the last."""
+    origin: int
+    """The sample that starts count from. Tiles that share it can share the memory they read."""
+    taps: tuple[Array, ...]
+    """Arguments of the program: start, weights and, if it loops, the number of groups."""
+
+
+class Axis(NamedTuple):
+    """All launches along one axis."""
+
+    tiles: tuple[AxisTile, ...]
+    taps: int
+    """Taps of the program, or 0 where the axis keeps its length and there is nothing to launch."""
+
+
+def taps_class(used: int, *, channels: int) -> int:
+    """Taps of the program that serves so many, or 0 if none does."""
+    return next((taps for taps in (*TAPS[channels], MOST_TAPS) if used <= taps), 0)
+
+
+def all_passes(channels: int) -> Iterator[ResamplePass]:
+    """Every resize program of pictures with so many channels."""
+    for taps in (*TAPS[channels], MOST_TAPS):
+        for horizontal in (True, False):
+            yield ResamplePass(horizontal, taps, channels)
+
+
+def cut_axis(n_in: int, n_out: int, *, horizontal: bool, channels: int, device: Any) -> Axis | None:
+    """The launches that resample one axis, or None if no program has enough taps.
+
+    A tile ends where the outputs of its program do, or where its input does: `STRIP_COLUMNS` columns or `ROWS` rows.
+    """
+    reach = STRIP_COLUMNS if horizontal else ROWS
+    if n_in == n_out:
+        most = COLUMNS if horizontal else ROWS
+        bounds = [(first, min(first + most, n_out)) for first in range(0, n_out, most)]
+        tiles = [AxisTile(first, stop - first, first, stop, first, ()) for first, stop in bounds]
+        return Axis(tuple(_shared(tiles, reach)), 0)
+    start, weights = bicubic_taps(n_in, n_out)
+    used = weights.shape[1]
+    taps = taps_class(used, channels=channels)
+    if not taps:
+        return None
+    most = ResamplePass(horizontal, taps, channels).outputs
+    tiles = []
+    first = 0
+    while first < n_out:
+        low = int(start[first])
+        stop = min(first + most, int(np.searchsorted(start, low + reach - used, side="right")))
+        tiles.append(AxisTile(first, stop - first, low, int(start[stop - 1]) + used, low, ()))
+        first = stop
+    tiles = list(_shared(tiles, reach)) if horizontal else tiles
+    loop = (np.array(-(-used // LOOP_TAPS), np.int32),) if taps == MOST_TAPS else ()
+
+    def arguments(tile: AxisTile) -> tuple[Array, ...]:
+        part = slice(tile.first, tile.first + tile.size)
+        unused = (0, most - tile.size)
+        starts = np.pad(start[part] - np.int32(tile.origin), unused)
+        by_tap = np.ascontiguousarray(np.pad(weights[part], (unused, (0, taps - used))).T)
+        return tuple(jax.device_put(a, device) for a in (starts, by_tap, *loop))
+
+    return Axis(tuple(tile._replace(taps=arguments(tile)) for tile in tiles), taps)
+
+
+def _shared(tiles: list[AxisTile], reach: int) -> Iterator[AxisTile]:
+    """The same tiles; neighbours that reach no further than `reach` together get one origin."""
+    origin = 0
+    for tile in tiles:
+        if tile.high - origin > reach:
+            origin = tile.low
+        yield tile._replace(origin=origin)
