@@ -58,12 +58,14 @@ def _optional_positive_int(key: str, value: object) -> int | None:
 
 
 def _finite_float(key: str, value: object) -> float:
-    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
-        raise ConfigError(f"`{key}` is {value!r}; expected a finite number.")
-    number = float(value)  # type: ignore[arg-type]  # has __float__
-    if not math.isfinite(number):
-        raise ConfigError(f"`{key}` is {value!r}; expected a finite number.")
-    return number
+    if not isinstance(value, bool | str | bytes) and hasattr(value, "__float__"):
+        try:
+            number = float(value)  # type: ignore[arg-type]  # has __float__
+        except (TypeError, ValueError, OverflowError):  # arrays; whole numbers beyond float64
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    raise ConfigError(f"`{key}` is {value!r}; expected a finite number.")
 
 
 def _positive_float(key: str, value: object) -> float:

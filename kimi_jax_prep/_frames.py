@@ -33,7 +33,8 @@ from kimi_jax_prep._tiles import (
     Axis,
     AxisTile,
     CompositeTile,
-    ResamplePass,
+    HorizontalPass,
+    VerticalPass,
     cut_axis,
     straight_table,
 )
@@ -57,10 +58,15 @@ class Resize(NamedTuple):
     vertical_first: bool
     channels: int
 
-    def specs(self) -> list[ResamplePass]:
-        """The programs it needs."""
-        axes = ((self.horizontal, True), (self.vertical, False))
-        return [ResamplePass(is_row, axis.taps, self.channels) for axis, is_row in axes if axis.taps]
+    @property
+    def across(self) -> HorizontalPass | None:
+        """The program of the horizontal pass, if there is one."""
+        return HorizontalPass(self.horizontal.taps, self.channels) if self.horizontal.taps else None
+
+    @property
+    def down(self) -> VerticalPass | None:
+        """The program of the vertical pass, if there is one."""
+        return VerticalPass(self.vertical.taps, self.channels) if self.vertical.taps else None
 
 
 def place(image: Image.Image, plan: MediaPlan, config: MediaProcConfig, canvas: Words, run: Run) -> None:
@@ -89,7 +95,7 @@ def place(image: Image.Image, plan: MediaPlan, config: MediaProcConfig, canvas: 
             out[:] = _all(image)  # 1 * rgb + 0 * board
             return
         resize = plan_resize(image.size, size, channels=4)
-        programs = _ready([*resize.specs(), CompositeTile()]) if resize else None
+        programs = _ready(resize.across, resize.down, CompositeTile()) if resize else None
         if resize and programs:
             blend = _blender(background, programs[CompositeTile()], premultiplied=resized)
             run(_tasks(Pixels(image.convert("RGBa") if resized else image), resize, programs, blend, out))
@@ -99,7 +105,7 @@ def place(image: Image.Image, plan: MediaPlan, config: MediaProcConfig, canvas: 
         return
     elif not last or image.mode == "RGB" or (image.mode == "L" and not transparent):
         resize = plan_resize(image.size, size, channels=3)
-        programs = _ready(resize.specs()) if resize else None
+        programs = _ready(resize.across, resize.down) if resize else None
         if resize and programs:
             run(_tasks(Pixels(to_rgb(image, background)), resize, programs, None, out))
             return
@@ -128,9 +134,9 @@ def _axis(n_in: int, n_out: int, horizontal: bool, channels: int) -> Axis | None
     return _AXES.get((n_in, n_out, horizontal, channels), make)
 
 
-def _ready(specs: list[Any]) -> dict[Any, Callable[..., Tile]] | None:
+def _ready(*specs: Any) -> dict[Any, Callable[..., Tile]] | None:
     """The programs, if all are compiled; else they will be, in the background."""
-    programs = {spec: _programs.PROGRAMS.ready(spec) for spec in specs}
+    programs = {spec: _programs.PROGRAMS.ready(spec) for spec in specs if spec is not None}
     if all(programs.values()):
         return programs  # type: ignore[return-value]  # none is None
     for spec, program in programs.items():
@@ -156,10 +162,7 @@ def _tasks(
 ) -> Iterator[Callable[[], None]]:
     """One task for each strip of rows and group of columns; tasks do not touch one another's output."""
 
-    def program(horizontal: bool, axis: Axis) -> Callable[..., Tile] | None:
-        return programs[ResamplePass(horizontal, axis.taps, resize.channels)] if axis.taps else None
-
-    across, down = program(True, resize.horizontal), program(False, resize.vertical)
+    across, down = programs.get(resize.across), programs.get(resize.down)
     # Without a horizontal pass the rows need not be whole: columns are cut before the vertical one.
     work = _vertical_then_horizontal if resize.vertical_first or across is None else _horizontal_then_vertical
     for strip in resize.vertical.tiles:

@@ -10,6 +10,7 @@ import operator
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from kimi_jax_prep._config import MediaProcConfig
 from kimi_jax_prep._errors import PlanError
@@ -72,7 +73,7 @@ def plan_chunk(*, width: int, height: int, num_frames: int, config: MediaProcCon
     Raises:
       PlanError: as `plan_image`; also for no frames or more than `temporal_merge_kernel_size`.
     """
-    num_frames = _positive_int("num_frames", num_frames)
+    num_frames = positive_int("num_frames", num_frames)
     most = config.temporal_merge_kernel_size
     if num_frames > most:
         raise PlanError(f"a video chunk has 1 to {most} frames (`temporal_merge_kernel_size`); got {num_frames}.")
@@ -95,6 +96,7 @@ def plan_video(
     Raises:
       PlanError: as `plan_chunk`; also for a rate that is not a finite number above 0.
     """
+    fps = _rate(fps)
     indices = sample_frames(num_frames=num_frames, fps=fps, config=config)
     size = config.temporal_merge_kernel_size
     chunks = []
@@ -112,9 +114,8 @@ def sample_frames(*, num_frames: int, fps: float, config: MediaProcConfig) -> tu
     Raises:
       PlanError: `num_frames` is not a positive whole number or `fps` not a finite number above 0.
     """
-    num_frames = _positive_int("num_frames", num_frames)
-    if isinstance(fps, bool | str) or not (isinstance(fps, int | float) and math.isfinite(fps) and fps > 0):
-        raise PlanError(f"`fps` is {fps!r}; expected a finite number above 0.")
+    num_frames = positive_int("num_frames", num_frames)
+    fps = _rate(fps)
     rate = min(config.sample_fps, fps)
     count = max(round(num_frames * rate / fps), 1)
     if config.max_num_frames_each_video is not None:
@@ -128,7 +129,8 @@ def sample_frames(*, num_frames: int, fps: float, config: MediaProcConfig) -> tu
 
 def format_timestamp(seconds: float, *, timestamp_mode: str) -> str:
     """Time of day in UTC as the checkpoint prints it: hours wrap at 24, milliseconds are cut, not rounded."""
-    text = time.strftime(_TIME_FORMATS[timestamp_mode], time.gmtime(seconds))
+    # The remainder of a day is exact, and gmtime fails beyond its last year.
+    text = time.strftime(_TIME_FORMATS[timestamp_mode], time.gmtime(seconds % 86400))
     if timestamp_mode.endswith(".fff"):
         text += f".{int(seconds % 1 * 1000):03d}"
     return text
@@ -154,16 +156,33 @@ def patch_capacity(num_patches: int) -> int:
     return CAPACITIES[min(bisect.bisect_left(CAPACITIES, num_patches), len(CAPACITIES) - 1)]
 
 
-def _positive_int(name: str, value: int) -> int:
-    if not isinstance(value, bool) and hasattr(value, "__index__"):
-        number = operator.index(value)  # NumPy's integers become Python's, which do not overflow
+def positive_int(name: str, value: object) -> int:
+    """The number as Python's int, which does not overflow as NumPy's do.
+
+    Raises:
+      PlanError: it is not a positive whole number.
+    """
+    if not isinstance(value, bool):
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]  # whoever has no index raises
+        except TypeError:
+            number = 0
         if number > 0:
             return number
     raise PlanError(f"`{name}` is {value!r}; expected a positive whole number.")
 
 
+def _rate(fps: object) -> float:
+    # Real: containers say Fraction or NumPy's float32 as well.
+    if isinstance(fps, Real) and not isinstance(fps, bool):
+        rate = float(fps)
+        if math.isfinite(rate) and rate > 0:
+            return rate
+    raise PlanError(f"`fps` is {fps!r}; expected a finite number above 0.")
+
+
 def _plan(width: int, height: int, num_frames: int, limit: int, config: MediaProcConfig) -> MediaPlan:
-    width, height = _positive_int("width", width), _positive_int("height", height)
+    width, height = positive_int("width", width), positive_int("height", height)
     patch, merge, side_limit = config.patch_size, config.merge_kernel_size, config.patch_limit_on_one_side
     most = side_limit * patch
     scale = min(

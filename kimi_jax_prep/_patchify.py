@@ -13,7 +13,7 @@ from jaxtyping import Array, Shaped, UInt8
 
 from kimi_jax_prep._config import MediaProcConfig
 from kimi_jax_prep._errors import PlanError
-from kimi_jax_prep._geometry import MediaPlan, plan_chunk, plan_image
+from kimi_jax_prep._geometry import MediaPlan, plan_chunk, plan_image, positive_int
 from kimi_jax_prep._resize import resize_bicubic
 from kimi_jax_prep._tables import normalize_lut
 
@@ -42,6 +42,8 @@ def patchify(
     """
     _check_frames(frames)
     _check_lut(lut)
+    patch_size = positive_int("patch_size", patch_size)
+    merge_kernel_size = positive_int("merge_kernel_size", merge_kernel_size)
     return _patchify(frames, lut, patch_size=patch_size, merge_kernel_size=merge_kernel_size)
 
 
@@ -122,7 +124,9 @@ def unpatchify(
     Raises:
       PlanError: the grid does not fit the number of patches.
     """
-    t, rows, columns = (int(n) for n in grid_thw)
+    if len(grid_thw) != 3:
+        raise PlanError(f"`grid_thw` is (frames, patch rows, patch columns); got {len(grid_thw)} numbers.")
+    t, rows, columns = (positive_int("grid_thw", n) for n in grid_thw)
     n = t * rows * columns
     if len(patches.shape) != 4 or tuple(patches.shape[:2]) != (n, 3):
         raise PlanError(f"grid {(t, rows, columns)} needs patches of shape ({n}, 3, p, p); got {tuple(patches.shape)}.")

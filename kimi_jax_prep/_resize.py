@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, UInt8
 
 from kimi_jax_prep._errors import PlanError
+from kimi_jax_prep._geometry import positive_int
 from kimi_jax_prep._tables import PRECISION_BITS, ResizeTaps, bicubic_taps
 
 PASS_ORDERS = ("horizontal-first", "pillow-13")
@@ -52,9 +53,8 @@ def resize_bicubic(
         raise PlanError(f"frames are uint8 arrays; got {getattr(frames, 'dtype', type(frames).__name__)}.")
     if len(frames.shape) < 3 or frames.shape[-1] not in (1, 2, 3, 4) or 0 in frames.shape:
         raise PlanError(f"frames are (..., h, w, c) with 1 to 4 channels and no empty side; got {tuple(frames.shape)}.")
-    if height < 1 or width < 1:
-        raise PlanError(f"sizes are positive whole numbers of pixels; got width={width!r}, height={height!r}.")
-    return _resize(frames, height=int(height), width=int(width), pass_order=pass_order)
+    height, width = positive_int("height", height), positive_int("width", width)
+    return _resize(frames, height=height, width=width, pass_order=pass_order)
 
 
 @functools.partial(jax.jit, static_argnames=("height", "width", "pass_order"))

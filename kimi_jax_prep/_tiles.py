@@ -2,11 +2,11 @@
 
 A picture is cut into strips of rows that fit `ROWS` and tiles of columns that fit `COLUMNS`; positions and weights of
 the taps are arguments, so that nothing about a picture's size is compiled in. Pixels are 32-bit words, R in the
-lowest byte, as Pillow holds them: one fetch serves all channels, and the horizontal pass needs no transposition.
+lowest byte, as Pillow holds them, so that one fetch serves all channels.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,8 +20,10 @@ from kimi_jax_prep._tables import PRECISION_BITS, bicubic_taps
 # Input rows and output columns of one launch. Large enough that a launch is worth its 20 microseconds, small enough
 # that what hangs over a picture's edge (half a tile on average) stays below a tenth of the work for 2048x2048.
 ROWS, COLUMNS = 560, 304
-# Input columns of one launch; wider pictures take several. The odd 16 keep rows off the same cache sets.
+# Input columns that launches share; wider pictures take several. The odd 16 keep rows off the same cache sets.
 STRIP_COLUMNS = 4096 + 16
+# Rows that the horizontal pass works on side by side: one AVX-512 register of words.
+LANES = 16
 
 # Numbers of taps that have a program of their own; a picture takes the next one up, and larger numbers a loop over
 # groups. With two passes for each, 3-channel and 4-channel, and one for the background, 23 programs in all.
@@ -32,25 +34,70 @@ MOST_TAPS = 264
 
 
 @dataclass(frozen=True, slots=True)
-class ResamplePass:
-    """One pass over one tile: whole rows -> `ROWS` x `COLUMNS` (horizontal), or `ROWS` rows -> fewer (vertical)."""
+class HorizontalPass:
+    """`ROWS` rows of any width -> a tile of `ROWS` x `COLUMNS`."""
 
-    horizontal: bool
     taps: int
-    """Weights for each output; more than any entry of `TAPS` means a loop over groups of `LOOP_TAPS`."""
+    """Weights for each output; `MOST_TAPS` means a loop over groups of `LOOP_TAPS`."""
     channels: int
     donate: tuple[int, ...] = ()
 
+    @property
+    def outputs(self) -> int:
+        """Columns that one launch makes."""
+        return COLUMNS
+
+    @property
+    def window(self) -> int:
+        """Input columns that one launch reads: enough for `COLUMNS` outputs wherever `taps` are all in use."""
+        if self.taps == MOST_TAPS:
+            return 2048
+        return -(-(COLUMNS * self.taps // 4 + self.taps) // LANES) * LANES
+
     def shapes(self) -> Sequence[tuple[tuple[int, ...], str]]:
-        columns = STRIP_COLUMNS if self.horizontal else COLUMNS
-        shapes = [((ROWS, columns), "uint32"), ((self.outputs,), "int32"), ((self.taps, self.outputs), "int32")]
-        return [*shapes, ((), "int32")] if self.loops else shapes
+        return [((ROWS, STRIP_COLUMNS), "uint32"), ((), "int32"), *_tap_shapes(self.taps, COLUMNS)]
+
+    def __call__(
+        self,
+        strip: UInt32[Array, "rows columns"],
+        low: Int32[Array, ""],
+        start: Int32[Array, "outputs"],
+        weights: Int32[Array, "taps outputs"],
+        groups: Int32[Array, ""],
+    ) -> UInt32[Array, "rows outputs"]:
+        """Resample along rows.
+
+        Args:
+          strip: whole rows, or a part of them.
+          low: first column of the window, at most `STRIP_COLUMNS - window`.
+          start: window column of each output's first sample.
+          weights, groups: as for `_resample`.
+        """
+        n = ROWS // LANES
+        window = jax.lax.dynamic_slice(strip, (jnp.zeros_like(low), low), (ROWS, self.window))
+        # Neighbours along a row lie side by side in memory, so that taps along it would be gathered one by one.
+        # Interleaving `LANES` rows puts the same column of all of them side by side: whole registers are fetched.
+        # Rows are split 4 x 4 because XLA's compiler makes better code for that transposition than for 16 at once.
+        # (n a b) w -> n w (a b)
+        side_by_side = _kernel(
+            groups, lambda: window.reshape(n, 4, LANES // 4, self.window).transpose(0, 3, 1, 2).reshape(n, -1, LANES)
+        )
+        made = _kernel(groups, lambda: _resample(side_by_side, start, weights, groups, axis=1, channels=self.channels))
+        return made.reshape(n, COLUMNS, 4, LANES // 4).transpose(0, 2, 3, 1).reshape(ROWS, COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class VerticalPass:
+    """A tile of `ROWS` x `COLUMNS` -> fewer rows."""
+
+    taps: int
+    """As of `HorizontalPass`."""
+    channels: int
+    donate: tuple[int, ...] = ()
 
     @property
     def outputs(self) -> int:
-        """Columns, or rows, that one launch makes."""
-        if self.horizontal:
-            return COLUMNS
+        """Rows that one launch makes."""
         if self.channels == 4:
             return ROWS  # whole tiles, for `CompositeTile`
         # More taps than the next smaller program has mean that the picture shrinks by at least a quarter of these, so
@@ -59,52 +106,83 @@ class ResamplePass:
         return ROWS * 4 // smaller[-1]
 
     @property
-    def loops(self) -> bool:
-        return self.taps == MOST_TAPS
+    def window(self) -> int:
+        """Input rows that one launch reads."""
+        return ROWS
+
+    def shapes(self) -> Sequence[tuple[tuple[int, ...], str]]:
+        return [((ROWS, COLUMNS), "uint32"), *_tap_shapes(self.taps, self.outputs)]
 
     def __call__(
         self,
-        pixels: UInt32[Array, "rows columns"],
+        tile: UInt32[Array, "rows columns"],
         start: Int32[Array, "outputs"],
         weights: Int32[Array, "taps outputs"],
-        groups: Int32[Array, ""] | None = None,
-    ) -> UInt32[Array, "rows columns"]:
-        """Weighted sums of neighbours, rounded and clipped to bytes, packed again.
+        groups: Int32[Array, ""],
+    ) -> UInt32[Array, "outputs columns"]:
+        """Resample along columns. Args: `start` is the row of each output's first sample; else as for `_resample`."""
+        return _resample(tile, start, weights, groups, axis=0, channels=self.channels)
 
-        Args:
-          pixels: the strip or tile.
-          start: column (or row) of each output's first sample.
-          weights: 22-bit fixed point; 0 for outputs that hang over the edge.
-          groups: how many groups of `LOOP_TAPS` weights are in use, if this program loops.
-        """
-        axis = 1 if self.horizontal else 0
-        shape = (ROWS, COLUMNS) if self.horizontal else (self.outputs, COLUMNS)
 
-        def add(k: int, start: Array, weights: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-            words = jnp.take(pixels, start + np.int32(k), axis=axis, mode="clip")
-            weight = jnp.expand_dims(weights[k], 1 - axis)
-            return tuple(s + _channel(words, c) * weight for c, s in enumerate(sums))
+Pass = HorizontalPass | VerticalPass
 
-        half = jnp.full(shape, 1 << (PRECISION_BITS - 1), jnp.int32)
-        sums = (half,) * self.channels
-        if groups is None:
-            for k in range(self.taps):
-                sums = add(k, start, weights, sums)
-        else:
 
-            def group(i: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-                first = i * np.int32(LOOP_TAPS)
-                part = jax.lax.dynamic_slice_in_dim(weights, first, LOOP_TAPS)
-                for k in range(LOOP_TAPS):
-                    sums = add(k, start + first, part, sums)
-                return sums
+def _tap_shapes(taps: int, outputs: int) -> list[tuple[tuple[int, ...], str]]:
+    return [((outputs,), "int32"), ((taps, outputs), "int32"), ((), "int32")]
 
-            sums = jax.lax.fori_loop(np.int32(0), groups, group, sums)
-        out = jnp.zeros(shape, jnp.uint32)
-        for c, s in enumerate(sums):
-            byte = jnp.clip(s >> PRECISION_BITS, 0, 255).astype(jnp.uint32)
-            out = out | (byte << np.uint32(8 * c))
-        return out
+
+def _kernel(flag: Int32[Array, ""], make: Callable[[], Array]) -> Array:
+    """What `make` computes, in a kernel of its own, for a flag above 0.
+
+    XLA would fuse the steps of the horizontal pass into one, which then fetches every sample on its own again; it
+    does not look into the branches of a condition that it cannot decide, and `optimization_barrier` does not stop it.
+    """
+    shape = jax.eval_shape(make)
+    return jax.lax.cond(flag > 0, make, lambda: jnp.zeros(shape.shape, shape.dtype))
+
+
+def _resample(
+    pixels: UInt32[Array, "*s"],
+    start: Int32[Array, "outputs"],
+    weights: Int32[Array, "taps outputs"],
+    groups: Int32[Array, ""],
+    *,
+    axis: int,
+    channels: int,
+) -> UInt32[Array, "*z"]:
+    """Weighted sums of neighbours along an axis, rounded and clipped to bytes, packed again.
+
+    Args:
+      start: each output's first sample.
+      weights: 22-bit fixed point; 0 for outputs that hang over the edge.
+      groups: how many groups of `LOOP_TAPS` weights are in use, for a program that loops; else any number above 0.
+    """
+    shape, across = list(pixels.shape), [1] * pixels.ndim
+    shape[axis] = across[axis] = start.shape[0]
+
+    def add(k: int, start: Array, weights: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+        words = jnp.take(pixels, start + np.int32(k), axis=axis, mode="clip")
+        return tuple(s + _channel(words, c) * weights[k].reshape(across) for c, s in enumerate(sums))
+
+    sums = (jnp.full(shape, 1 << (PRECISION_BITS - 1), jnp.int32),) * channels
+    if weights.shape[0] < MOST_TAPS:
+        for k in range(weights.shape[0]):
+            sums = add(k, start, weights, sums)
+    else:
+
+        def group(i: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+            first = i * np.int32(LOOP_TAPS)
+            part = jax.lax.dynamic_slice_in_dim(weights, first, LOOP_TAPS)
+            for k in range(LOOP_TAPS):
+                sums = add(k, start + first, part, sums)
+            return sums
+
+        sums = jax.lax.fori_loop(np.int32(0), groups, group, sums)
+    out = jnp.zeros(shape, jnp.uint32)
+    for c, s in enumerate(sums):
+        byte = jnp.clip(s >> PRECISION_BITS, 0, 255).astype(jnp.uint32)
+        out = out | (byte << np.uint32(8 * c))
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +251,9 @@ class AxisTile(NamedTuple):
     high: int
     """One past the last."""
     origin: int
-    """The sample that starts count from. Tiles that share it can share the memory they read."""
+    """The first sample in the memory that it reads. Horizontal tiles share memory where they share this."""
     taps: tuple[Array, ...]
-    """Arguments of the program: start, weights and, if it loops, the number of groups."""
+    """Arguments of the program beside the pixels."""
 
 
 class Axis(NamedTuple):
@@ -191,54 +269,57 @@ def taps_class(used: int, *, channels: int) -> int:
     return next((taps for taps in (*TAPS[channels], MOST_TAPS) if used <= taps), 0)
 
 
-def all_passes(channels: int) -> Iterator[ResamplePass]:
+def all_passes(channels: int) -> Iterator[Pass]:
     """Every resize program of pictures with so many channels."""
     for taps in (*TAPS[channels], MOST_TAPS):
-        for horizontal in (True, False):
-            yield ResamplePass(horizontal, taps, channels)
+        yield HorizontalPass(taps, channels)
+        yield VerticalPass(taps, channels)
 
 
 def cut_axis(n_in: int, n_out: int, *, horizontal: bool, channels: int, device: Any) -> Axis | None:
     """The launches that resample one axis, or None if no program has enough taps.
 
-    A tile ends where the outputs of its program do, or where its input does: `STRIP_COLUMNS` columns or `ROWS` rows.
+    A tile ends where the outputs of its program do, or where its window does.
     """
-    reach = STRIP_COLUMNS if horizontal else ROWS
     if n_in == n_out:
         most = COLUMNS if horizontal else ROWS
         bounds = [(first, min(first + most, n_out)) for first in range(0, n_out, most)]
         tiles = [AxisTile(first, stop - first, first, stop, first, ()) for first, stop in bounds]
-        return Axis(tuple(_shared(tiles, reach)), 0)
+        return Axis(tuple(_shared(tiles)) if horizontal else tuple(tiles), 0)
     start, weights = bicubic_taps(n_in, n_out)
     used = weights.shape[1]
     taps = taps_class(used, channels=channels)
     if not taps:
         return None
-    most = ResamplePass(horizontal, taps, channels).outputs
+    program = HorizontalPass(taps, channels) if horizontal else VerticalPass(taps, channels)
     tiles = []
     first = 0
     while first < n_out:
         low = int(start[first])
-        stop = min(first + most, int(np.searchsorted(start, low + reach - used, side="right")))
+        stop = int(np.searchsorted(start, low + program.window - used, side="right"))
+        stop = min(stop, first + program.outputs)
         tiles.append(AxisTile(first, stop - first, low, int(start[stop - 1]) + used, low, ()))
         first = stop
-    tiles = list(_shared(tiles, reach)) if horizontal else tiles
-    loop = (np.array(-(-used // LOOP_TAPS), np.int32),) if taps == MOST_TAPS else ()
+    if horizontal:
+        tiles = list(_shared(tiles))
 
     def arguments(tile: AxisTile) -> tuple[Array, ...]:
-        part = slice(tile.first, tile.first + tile.size)
-        unused = (0, most - tile.size)
-        starts = np.pad(start[part] - np.int32(tile.origin), unused)
+        part, unused = slice(tile.first, tile.first + tile.size), (0, program.outputs - tile.size)
+        # At the right end of a strip the window slides back, so as not to hang over it.
+        window = tile.origin + min(tile.low - tile.origin, STRIP_COLUMNS - program.window) if horizontal else tile.low
+        starts = np.pad(start[part] - np.int32(window), unused)
         by_tap = np.ascontiguousarray(np.pad(weights[part], (unused, (0, taps - used))).T)
-        return tuple(jax.device_put(a, device) for a in (starts, by_tap, *loop))
+        where = (np.array(window - tile.origin, np.int32),) if horizontal else ()
+        args = (*where, starts, by_tap, np.array(-(-used // LOOP_TAPS), np.int32))
+        return tuple(jax.device_put(a, device) for a in args)
 
     return Axis(tuple(tile._replace(taps=arguments(tile)) for tile in tiles), taps)
 
 
-def _shared(tiles: list[AxisTile], reach: int) -> Iterator[AxisTile]:
-    """The same tiles; neighbours that reach no further than `reach` together get one origin."""
+def _shared(tiles: list[AxisTile]) -> Iterator[AxisTile]:
+    """The same tiles; neighbours that fit `STRIP_COLUMNS` together get one origin."""
     origin = 0
     for tile in tiles:
-        if tile.high - origin > reach:
+        if tile.high - origin > STRIP_COLUMNS:
             origin = tile.low
         yield tile._replace(origin=origin)
