@@ -10,7 +10,7 @@ import json
 import math
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,15 @@ def _positive_float(key: str, value: object) -> float:
     return number
 
 
-def _three(key: str, value: object, each: Any) -> tuple[float, float, float]:
+def _three(key: str, value: object, each: Callable[[str, object], float] = _finite_float) -> tuple[float, float, float]:
     if isinstance(value, str | bytes) or not hasattr(value, "__len__") or len(value) != 3:  # type: ignore[arg-type]  # has __len__
         raise ConfigError(f"`{key}` is {value!r}; expected three numbers, one for each of R, G and B.")
     red, green, blue = (each(f"{key}[{i}]", v) for i, v in enumerate(value))  # type: ignore[arg-type]  # a sequence
     return red, green, blue
+
+
+def _three_positive(key: str, value: object) -> tuple[float, float, float]:
+    return _three(key, value, _positive_float)
 
 
 def _one_of(key: str, value: object, valid: tuple[str, ...], *, hint: str = "") -> str:
@@ -88,16 +92,40 @@ def _one_of(key: str, value: object, valid: tuple[str, ...], *, hint: str = "") 
     return value
 
 
-def _merge_side(value: object) -> int:
+def _merge_side(key: str, value: object) -> int:
     if isinstance(value, list | tuple):
-        sides = [_positive_int("merge_kernel_size", v) for v in value]
+        sides = [_positive_int(key, v) for v in value]
         if len(sides) != 2 or sides[0] != sides[1]:
             raise ConfigError(
-                f"`merge_kernel_size` is {value!r}; expected one whole number or two equal ones "
+                f"`{key}` is {value!r}; expected one whole number or two equal ones "
                 "(tokens are square: 2, [2, 2] or (2, 2))."
             )
         return sides[0]
-    return _positive_int("merge_kernel_size", value)
+    return _positive_int(key, value)
+
+
+def _byte(key: str, value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= operator.index(value) <= 255:  # type: ignore[arg-type]  # has __index__
+        raise ConfigError(f"`{key}` is {value!r}; expected a byte, 0 to 255.")
+    return operator.index(value)  # type: ignore[arg-type]  # has __index__
+
+
+def _bool(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"`{key}` is {value!r}; expected True or False.")
+    return value
+
+
+def _pattern(key: str, value: object) -> str:
+    return _one_of(key, value, PATTERNS)
+
+
+def _timestamp_mode(key: str, value: object) -> str:
+    return _one_of(key, value, TIMESTAMP_MODES)
+
+
+def _fill_stage(key: str, value: object) -> str:
+    return _one_of(key, value, FILL_STAGES, hint=" Kimi-K3 checkpoints ship 'after_resize'.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,25 +144,15 @@ class TransparentBgConfig:
     unknown_json: str = "{}"
 
     def __post_init__(self) -> None:
-        _one_of("transparent_bg_config.pattern", self.pattern, PATTERNS)
-        square = _positive_int("transparent_bg_config.chessboard_square_size", self.chessboard_square_size)
-        object.__setattr__(self, "chessboard_square_size", square)
-        for name in ("chessboard_white_value", "chessboard_gray_value"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= operator.index(value) <= 255:
-                raise ConfigError(f"`transparent_bg_config.{name}` is {value!r}; expected a byte, 0 to 255.")
-            object.__setattr__(self, name, operator.index(value))
-        if not isinstance(self.chessboard_square_on_top_left, bool):
-            raise ConfigError(
-                "`transparent_bg_config.chessboard_square_on_top_left` is "
-                f"{self.chessboard_square_on_top_left!r}; expected True or False."
-            )
+        for name, read in _BACKGROUND_READERS.items():
+            object.__setattr__(self, name, read(f"transparent_bg_config.{name}", getattr(self, name)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TransparentBgConfig":
         """Read the JSON object; keys that this library does not know are kept for `to_dict`."""
         known, unknown = _split(values, cls)
-        return cls(**known, unknown_json=_freeze(unknown))
+        read = {k: _BACKGROUND_READERS[k](f"transparent_bg_config.{k}", v) for k, v in known.items()}
+        return cls(**read, unknown_json=_freeze(unknown))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object, plain types, unknown keys included."""
@@ -182,34 +200,8 @@ class MediaProcConfig:
     """Keys found beside `media_proc_cfg` itself (`auto_map`, ...), as JSON text, for the round trip."""
 
     def __post_init__(self) -> None:
-        def fix(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
-
-        for name in ("in_patch_limit", "patch_limit_on_one_side", "patch_size", "temporal_merge_kernel_size"):
-            fix(name, _positive_int(name, getattr(self, name)))
-        for name in (
-            "fixed_output_tokens",
-            "in_patch_limit_each_frame",
-            "in_patch_limit_video",
-            "max_num_frames_each_video",
-        ):
-            fix(name, _optional_positive_int(name, getattr(self, name)))
-        fix("merge_kernel_size", _merge_side(self.merge_kernel_size))
-        fix("sample_fps", _positive_float("sample_fps", self.sample_fps))
-        fix("image_mean", _three("image_mean", self.image_mean, _finite_float))
-        fix("image_std", _three("image_std", self.image_std, _positive_float))
-        _one_of("timestamp_mode", self.timestamp_mode, TIMESTAMP_MODES)
-        _one_of(
-            "transparent_bg_fill_stage",
-            self.transparent_bg_fill_stage,
-            FILL_STAGES,
-            hint=" Kimi-K3 checkpoints ship 'after_resize'.",
-        )
-        background = self.transparent_bg_config
-        if isinstance(background, Mapping):
-            fix("transparent_bg_config", TransparentBgConfig.from_dict(background))
-        elif background is not None and not isinstance(background, TransparentBgConfig):
-            raise ConfigError(f"`transparent_bg_config` is {background!r}; expected a JSON object or null.")
+        for name, read in _READERS.items():
+            object.__setattr__(self, name, read(name, getattr(self, name)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "MediaProcConfig":
@@ -248,7 +240,8 @@ class MediaProcConfig:
                     "no default: take it from the checkpoint's preprocessor_config.json or use a preset such as "
                     "KIMI_K25 or KIMI_K3."
                 )
-        return cls(**inner, unknown_json=_freeze(unknown), unknown_outer_json=_freeze(outer))
+        read = {k: _READERS[k](k, v) for k, v in inner.items()}
+        return cls(**read, unknown_json=_freeze(unknown), unknown_outer_json=_freeze(outer))
 
     @classmethod
     def from_json_file(cls, path: str | os.PathLike[str]) -> "MediaProcConfig":
@@ -291,6 +284,41 @@ class MediaProcConfig:
             inner["transparent_bg_config"] = self.transparent_bg_config.to_dict()
         inner |= json.loads(self.unknown_json)
         return json.loads(self.unknown_outer_json) | {"media_proc_cfg": inner}
+
+
+def _background(key: str, value: object) -> TransparentBgConfig | None:
+    if value is None or isinstance(value, TransparentBgConfig):
+        return value
+    if isinstance(value, Mapping):
+        return TransparentBgConfig.from_dict(value)
+    raise ConfigError(f"`{key}` is {value!r}; expected a JSON object or null.")
+
+
+# What turns the JSON value of each key into the field's, or raises.
+_BACKGROUND_READERS: dict[str, Callable[[str, object], Any]] = {
+    "pattern": _pattern,
+    "chessboard_square_size": _positive_int,
+    "chessboard_white_value": _byte,
+    "chessboard_gray_value": _byte,
+    "chessboard_square_on_top_left": _bool,
+}
+_READERS: dict[str, Callable[[str, object], Any]] = {
+    "in_patch_limit": _positive_int,
+    "patch_limit_on_one_side": _positive_int,
+    "patch_size": _positive_int,
+    "merge_kernel_size": _merge_side,
+    "fixed_output_tokens": _optional_positive_int,
+    "in_patch_limit_each_frame": _optional_positive_int,
+    "in_patch_limit_video": _optional_positive_int,
+    "max_num_frames_each_video": _optional_positive_int,
+    "sample_fps": _positive_float,
+    "temporal_merge_kernel_size": _positive_int,
+    "timestamp_mode": _timestamp_mode,
+    "image_mean": _three,
+    "image_std": _three_positive,
+    "transparent_bg_config": _background,
+    "transparent_bg_fill_stage": _fill_stage,
+}
 
 
 def _split(values: Mapping[str, Any], cls: type) -> tuple[dict[str, Any], dict[str, Any]]:

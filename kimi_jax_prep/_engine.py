@@ -82,6 +82,7 @@ class Preprocessor:
         self.dtype = dtype
         self.device = device
         self.backend = backend
+        self._num_threads_asked = num_threads
         self.num_threads = num_threads or len(os.sched_getaffinity(0))
         self._pool = Pool(max_cached_bytes)
         self._lut = normalize_lut(config, dtype=dtype)
@@ -153,6 +154,21 @@ class Preprocessor:
                 _programs.PROGRAMS.wait(spec)
             if 4 in channels:
                 _programs.PROGRAMS.wait(CompositeTile())
+
+    def wait_until_compiled(self) -> None:
+        """Return when no program is being compiled in the background. Measure time after this."""
+        _programs.PROGRAMS.wait_for_requested()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Memory and programs belong to a process; the settings make a new object in another one.
+        settings = {
+            "dtype": self.dtype,
+            "device": self.device,
+            "num_threads": self._num_threads_asked,
+            "max_cached_bytes": self._pool.max_bytes,
+            "backend": self.backend,
+        }
+        return functools.partial(Preprocessor, self.config, **settings), ()
 
     def _cut(self, capacity: int) -> CutPatches:
         return CutPatches(capacity, self.config.patch_size, self.dtype, self._one_table)
@@ -260,6 +276,8 @@ class Preprocessor:
     def _to_device(self, batch: PatchBatch) -> PatchBatch:
         if self.device is None:
             return batch
+        if forked_after_jax():
+            raise RuntimeError("this process was forked after JAX had started, so nothing can go to a JAX device in it")
         wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]  # set by JAX at run time
         grids = batch.grid_thws if wide else batch.grid_thws.astype(np.int32)
         return PatchBatch(

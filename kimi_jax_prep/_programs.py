@@ -87,6 +87,11 @@ class Programs:
                 self._background = ThreadPoolExecutor(1, thread_name_prefix="kimi_jax_prep-compile")
             self._background.submit(self._compile_queued, spec, future)
 
+    def wait_for_requested(self) -> None:
+        """Return when nothing that was requested is left to compile; errors stay with who asks for the program."""
+        for future in list(self._futures.values()):
+            future.exception()
+
     def compiled(self) -> tuple[Spec, ...]:
         """Every program that is compiled."""
         return tuple(spec for spec, future in list(self._futures.items()) if future.done())

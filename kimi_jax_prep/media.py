@@ -7,6 +7,7 @@ passed is changed, and no file stays open.
 
 import io
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,18 @@ def _from_array(array: np.ndarray) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
+# Pillow reads a file once, into the image object: two threads that meet at the same object must take turns. More
+# locks than threads, so that different images rarely do.
+_LOADING = [threading.Lock() for _ in range(64)]
+
+
+def _renew_locks() -> None:
+    _LOADING[:] = [threading.Lock() for _ in _LOADING]
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
 def decode(image: Image.Image) -> Image.Image:
     """Read the pixels, if that has not happened.
 
@@ -139,7 +152,8 @@ def decode(image: Image.Image) -> Image.Image:
       MediaError: the data is cut short or broken.
     """
     try:
-        image.load()
+        with _LOADING[id(image) // 64 % len(_LOADING)]:
+            image.load()
     # Pillow's decoders raise many kinds for broken data; IndexError and struct.error are among them.
     except Exception as err:
         raise MediaError(f"cannot decode the image: {err}") from err
