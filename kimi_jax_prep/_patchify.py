@@ -5,6 +5,7 @@ Everything here works eagerly, under `jit`, `vmap` and `jax.export`; shapes are 
 
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -111,14 +112,14 @@ def plan_frames(shape: tuple[int, ...], *, config: MediaProcConfig) -> MediaPlan
 
 def unpatchify(
     patches: Shaped[Array | np.ndarray, "n 3 p p"],
-    grid_thw: tuple[int, int, int],
+    grid_thw: Sequence[int] | np.ndarray,
     lut: Shaped[Array | np.ndarray, "256 3"] | None,
 ) -> UInt8[Array, "t h w 3"]:
     """Put the patches of one medium together again, back to bytes, padding included: for looking at them.
 
     Args:
       patches: what `patchify` made, or one medium's part of a batch.
-      grid_thw: its frames, patch rows, patch columns, as plain numbers.
+      grid_thw: its frames, patch rows, patch columns, as plain numbers, or its row of `grid_thws`.
       lut: the table it was made with; values between two entries go to the nearer one. None for bytes.
 
     Raises:

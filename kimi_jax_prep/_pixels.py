@@ -25,6 +25,8 @@ _ArrowArray._fields_ = [
     ("buffers", ctypes.POINTER(ctypes.c_void_p)),
     ("children", ctypes.POINTER(ctypes.POINTER(_ArrowArray))),
 ]
+# Not public, but what `Image.tobytes` has called in every version since PIL.
+_get_encoder = getattr(Image, "_getencoder", None)
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -81,9 +83,8 @@ def _encode(image: Image.Image, box: tuple[int, int, int, int], raw_mode: str) -
     rectangles take a tenth of its time. Without Pillow's raw encoder a cropped copy serves.
     """
     left, top, right, bottom = box
-    get_encoder = getattr(Image, "_getencoder", None)
-    if get_encoder is not None:
-        encoder = get_encoder(image.mode, "raw", (raw_mode,))
+    if _get_encoder is not None:
+        encoder = _get_encoder(image.mode, "raw", (raw_mode,))
         encoder.setimage(image.im, box)
         size = 4 * (right - left) * (bottom - top)
         written, status, data = encoder.encode(size)

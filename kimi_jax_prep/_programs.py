@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ _MOST_QUEUED = 8
 _COMPILER_OPTIONS = {"xla_cpu_prefer_vector_width": 512}
 
 
+@runtime_checkable
 class Spec(Protocol):
     """A program to be compiled for the CPU: hashable, with all of its static sizes."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float32, Shaped, UInt8
 from PIL import Image
 
 from kimi_jax_prep._batch import PatchBatch
@@ -129,7 +129,7 @@ def normalize(frames: UInt8[np.ndarray, "t H W 3"], config: MediaProcConfig) -> 
     return (x.astype(np.float64) * (1.0 / np.array(config.image_std))).astype(np.float32)
 
 
-def patchify(frames: Float32[np.ndarray, "t H W 3"], patch_size: int) -> Float32[np.ndarray, "n 3 p p"]:
+def patchify(frames: Shaped[np.ndarray, "t H W 3"], patch_size: int) -> Shaped[np.ndarray, "n 3 p p"]:
     """Frames, then patch rows, then patch columns; channels first inside a patch."""
     t, height, width, _ = frames.shape
     rows, columns = height // patch_size, width // patch_size

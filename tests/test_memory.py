@@ -1,0 +1,176 @@
+"""Memory that is used again is never memory that somebody still looks at."""
+
+import gc
+import threading
+
+import jax
+import numpy as np
+import pytest
+from bits import assert_bit_equal
+from PIL import Image
+
+import kimi_jax_prep as kjp
+from kimi_jax_prep._memory import Cache, Lent, Pool
+
+
+def test_pool_returns_what_was_given_and_nothing_twice():
+    pool = Pool(100)
+    first, second = object(), object()
+    pool.give("a", 10, first)
+    pool.give("b", 10, second)
+    assert pool.cached_bytes == 20
+    assert pool.take("a") is first
+    assert pool.take("a") is None
+    assert pool.cached_bytes == 10
+
+
+def test_pool_drops_the_oldest_beyond_its_bytes():
+    pool = Pool(25)
+    for name in "abc":
+        pool.give(name, 10, name)
+    assert pool.cached_bytes == 20
+    assert [pool.take(name) for name in "abc"] == [None, "b", "c"]
+    pool.give("big", 26, "big")
+    assert pool.take("big") is None
+
+
+def test_pool_that_keeps_nothing():
+    pool = Pool(0)
+    pool.give("a", 1, "a")
+    assert (pool.take("a"), pool.cached_bytes) == (None, 0)
+
+
+def test_a_finalizer_inside_the_pool_does_not_block():
+    pool = Pool(100)
+    with pool._lock:  # as if garbage collection struck while this thread held it
+        pool.give("a", 1, "a")
+    pool.give("b", 1, "b")
+    assert (pool.take("a"), pool.take("b")) == ("a", "b")
+
+
+def test_cache_is_bounded_in_bytes_and_keyed_by_all_that_is_given():
+    cache = Cache(10_000)
+    assert cache.get((30, 150), lambda: (1, "wide")) == "wide"
+    assert cache.get((150, 30), lambda: (1, "tall")) == "tall"
+    assert cache.get((30, 150), lambda: (1, "again")) == "wide"
+    for i in range(100):
+        cache.get(i, lambda: (5_000, "large"))
+        assert cache._bytes <= 10_000
+    assert cache.get((30, 150), lambda: (1, "made again")) == "made again"
+
+
+def test_lent_memory_is_read_in_place():
+    lent = Lent((8, 3), np.uint32, jax.local_devices(backend="cpu")[0])
+    on_device = lent.on_device()
+    lent.array[:] = 7
+    assert on_device.unsafe_buffer_pointer() == lent.array.ctypes.data
+
+
+def pictures(rng: np.random.Generator, *, most: int = 3) -> list[Image.Image]:
+    sizes = rng.integers(1, 120, (int(rng.integers(1, most + 1)), 2))
+    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), np.uint8)) for w, h in sizes.tolist()]
+
+
+def look(alive) -> np.ndarray:
+    return alive.numpy() if hasattr(alive, "numpy") else np.asarray(alive)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_results_that_are_alive_are_never_written_to(dtype):
+    """Random subsets of results, views of views and tensors are kept and compared with their own copies."""
+    torch = pytest.importorskip("torch", reason="tensors are one of the ways to keep a result")
+    prep = kjp.Preprocessor(dtype=dtype)
+    prep.warmup(max_patches=512, resize=False)
+    rng = np.random.default_rng(5)
+    kept: list[tuple[object, np.ndarray]] = []
+    for turn in range(2000):
+        values = prep(pictures(rng)).pixel_values.view(np.uint16 if dtype == "bfloat16" else np.uint32)
+        how = turn % 4
+        if how == 0:
+            alive: object = values
+        elif how == 1:
+            alive = values[1:][..., ::2].T
+        elif how == 2:
+            alive = torch.from_numpy(values.view(np.int16 if dtype == "bfloat16" else np.int32))[:2]
+        else:
+            alive = memoryview(values[-1])
+        kept.append((alive, look(alive).copy()))
+        del values, alive
+        while len(kept) > 30:
+            kept.pop(int(rng.integers(len(kept))))
+        if turn % 50 == 49:
+            for alive, copy in kept:
+                assert_bit_equal(look(alive), copy, what=f"a result kept until call {turn}")
+            del alive, copy
+    assert prep.cached_bytes > 0
+
+
+def test_memory_comes_back_and_only_when_the_last_view_is_gone():
+    prep = kjp.Preprocessor()
+    prep.warmup(max_patches=256, resize=False)
+    picture = Image.new("RGB", (28, 28))
+    first = prep([picture]).pixel_values
+    address = first.ctypes.data
+    view = first[0, 0].T
+    del first
+    gc.collect()
+    other = prep([picture]).pixel_values
+    assert other.ctypes.data != address
+    del view
+    gc.collect()
+    assert prep([picture]).pixel_values.ctypes.data == address
+
+
+def test_keeping_can_be_turned_off():
+    prep = kjp.Preprocessor(max_cached_bytes=0)
+    prep.warmup(max_patches=256, resize=False)
+    for _ in range(3):
+        prep([Image.new("RGB", (28, 28))])
+    assert prep.cached_bytes == 0
+
+
+def test_cached_bytes_stay_below_their_limit():
+    prep = kjp.Preprocessor(max_cached_bytes=3_000_000)
+    prep.warmup(max_patches=2000, resize=False)
+    rng = np.random.default_rng(6)
+    for side in rng.integers(20, 600, 60).tolist():
+        prep([Image.new("RGB", (side, 300))])
+        assert prep.cached_bytes <= 3_000_000
+    prep.clear_cache()
+    assert prep.cached_bytes == 0
+
+
+def test_results_are_writable_contiguous_and_their_own():
+    prep = kjp.Preprocessor()
+    prep.warmup(max_patches=256, resize=False)
+    picture = Image.new("RGB", (40, 30), (9, 99, 199))
+    one, two = prep([picture]).pixel_values, prep([picture]).pixel_values
+    want = two.copy()
+    assert one.flags.writeable
+    assert one.flags.c_contiguous
+    one += 1
+    assert_bit_equal(two, want, what="the other result")
+    assert_bit_equal(prep([picture]).pixel_values, want, what="the next result")
+
+
+def test_inputs_may_change_right_after_the_call():
+    prep = kjp.Preprocessor()
+    prep.warmup(max_patches=2000, resize=False)
+    array = np.full((400, 400, 3), 11, np.uint8)
+    before = prep([array]).pixel_values
+    copy = before.copy()
+    array[:] = 200
+    assert_bit_equal(before, copy, what="a result whose input was overwritten")
+
+
+def test_buffers_may_be_released_in_any_thread():
+    prep = kjp.Preprocessor()
+    prep.warmup(max_patches=256, resize=False)
+    results = [prep([Image.new("RGB", (28, 28))]).pixel_values for _ in range(20)]
+    threads = [threading.Thread(target=results.pop) for _ in range(len(results))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert prep.cached_bytes > 0

@@ -1,0 +1,137 @@
+"""The engine's resize: tiles of fixed shape against Pillow, whose Image.resize is the judge."""
+
+import itertools
+
+import numpy as np
+import pytest
+from bits import assert_bit_equal
+from PIL import Image
+from plain import resize as plain_resize
+
+from kimi_jax_prep import _frames, _programs
+from kimi_jax_prep._pixels import Pixels
+from kimi_jax_prep._tiles import (
+    COLUMNS,
+    MOST_TAPS,
+    ROWS,
+    STRIP_COLUMNS,
+    TAPS,
+    CompositeTile,
+    all_passes,
+    cut_axis,
+    straight_table,
+    taps_class,
+)
+
+# (width, height) in and out: unit and thin sides, one axis unchanged, up and mixed, tall ones that Pillow 13 takes
+# vertically first, one that spans several strips and tiles, one wider than a strip, and shrinkings that need the loop.
+SIZES = [
+    ((1, 1), (3, 2)),
+    ((1, 997), (1, 300)),
+    ((997, 1), (300, 1)),
+    ((50, 60), (50, 30)),
+    ((50, 60), (25, 60)),
+    ((37, 53), (90, 20)),
+    ((90, 620), (80, 200)),
+    ((64, 900), (40, 390)),
+    ((700, 1300), (613, 1139)),
+    ((5000, 40), (3100, 25)),
+    ((9000, 3), (600, 1)),
+    ((1200, 900), (30, 20)),
+]
+
+
+def resized(image: Image.Image, size: tuple[int, int], *, channels: int) -> np.ndarray:
+    resize = _frames.plan_resize(image.size, size, channels=channels)
+    assert resize is not None
+    programs = {s: _programs.PROGRAMS.wait(s) for s in (resize.across, resize.down) if s is not None}
+    out = np.zeros((size[1], size[0]), np.uint32)
+    for task in _frames._tasks(Pixels(image), resize, programs, None, out):
+        task()
+    return out.view(np.uint8).reshape(*out.shape, 4)
+
+
+def noise(size: tuple[int, int], mode: str, *, seed: int) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    channels = len(Image.new(mode, (1, 1)).getbands())
+    array = rng.integers(0, 256, (size[1], size[0], channels), np.uint8)
+    return Image.frombytes(mode, size, array.tobytes())
+
+
+@pytest.mark.parametrize(("size_in", "size_out"), SIZES, ids=str)
+def test_equal_to_pillow(size_in, size_out):
+    image = noise(size_in, "RGB", seed=1)
+    want = np.asarray(image.resize(size_out, Image.Resampling.BICUBIC))
+    assert_bit_equal(resized(image, size_out, channels=3)[..., :3], want, what=f"{size_in} to {size_out}")
+
+
+@pytest.mark.parametrize(("size_in", "size_out"), SIZES[3:9] + SIZES[11:], ids=str)
+def test_premultiplied_equal_to_pillow(size_in, size_out):
+    image = noise(size_in, "RGBA", seed=2).convert("RGBa")
+    want = np.frombuffer(image.resize(size_out, Image.Resampling.BICUBIC).tobytes(), np.uint8)
+    assert_bit_equal(resized(image, size_out, channels=4).reshape(-1), want, what=f"{size_in} to {size_out}")
+
+
+@pytest.mark.parametrize("order", ["horizontal-first", "pillow-13"])
+def test_both_orders_of_the_passes(order, monkeypatch):
+    monkeypatch.setattr(_frames, "installed_pass_order", lambda: order)
+    image = noise((90, 620), "RGB", seed=3)
+    want = plain_resize(np.asarray(image), height=200, width=80, pass_order=order)
+    assert_bit_equal(resized(image, (80, 200), channels=3)[..., :3], want, what=order)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sweep(seed):
+    rng = np.random.default_rng(seed)
+    size_in = tuple(int(np.exp(rng.uniform(0, np.log(900)))) for _ in range(2))
+    size_out = tuple(int(np.exp(rng.uniform(0, np.log(600)))) for _ in range(2))
+    checkers = np.indices((size_in[1], size_in[0])).sum(0) % 2 * np.uint8(255)
+    for image in (
+        noise(size_in, "RGB", seed=seed),
+        Image.fromarray(np.repeat(checkers.astype(np.uint8)[..., None], 3, axis=2)),
+        Image.new("RGB", size_in, (0, 137, 255)),
+    ):
+        if _frames.plan_resize(size_in, size_out, channels=3) is not None:
+            want = np.asarray(image.resize(size_out, Image.Resampling.BICUBIC))
+            assert_bit_equal(resized(image, size_out, channels=3)[..., :3], want, what=f"{size_in} to {size_out}")
+
+
+def test_at_most_24_resize_programs():
+    assert len({*all_passes(3), *all_passes(4), CompositeTile()}) == 23
+
+
+@pytest.mark.parametrize(
+    ("n_in", "n_out"), [(1, 7), (300, 299), (2048, 1795), (16384, 7168), (16384, 250), (40000, 800)]
+)
+@pytest.mark.parametrize("horizontal", [True, False])
+def test_tiles_cover_an_axis_once_and_stay_inside(n_in, n_out, horizontal):
+    axis = cut_axis(n_in, n_out, horizontal=horizontal, channels=3, device=_programs.cpu_device())
+    assert axis is not None
+    assert [i for t in axis.tiles for i in range(t.first, t.first + t.size)] == list(range(n_out))
+    for tile in axis.tiles:
+        assert 0 <= tile.origin <= tile.low < tile.high <= n_in
+        assert tile.size <= (COLUMNS if horizontal else ROWS)
+        assert tile.high - tile.origin <= (STRIP_COLUMNS if horizontal else ROWS)
+
+
+def test_more_taps_than_any_program_are_left_to_pillow():
+    assert taps_class(MOST_TAPS, channels=3) == MOST_TAPS
+    assert taps_class(MOST_TAPS + 1, channels=3) == 0
+    assert _frames.plan_resize((30000, 5), (100, 5), channels=3) is None
+
+
+def test_classes_take_the_next_program_up():
+    assert [taps_class(n, channels=3) for n in range(1, 18)] == [5] * 5 + [6, 7, 8, 10, 10, 12, 12] + [16] * 4 + [
+        MOST_TAPS
+    ]
+    assert [taps_class(n, channels=4) for n in (5, 8, 9, 16, 17)] == [8, 8, 16, 16, MOST_TAPS]
+    assert TAPS[4] == (8, 16)
+
+
+def test_straight_table_is_pillows_division():
+    pairs = np.array(list(itertools.product(range(256), repeat=2)), np.uint8)  # alpha, premultiplied value
+    words = np.stack([pairs[:, 1], pairs[:, 1], pairs[:, 1], pairs[:, 0]], axis=-1)
+    image = Image.frombytes("RGBa", (256, 256), words.tobytes())
+    want = np.asarray(image.convert("RGBA"))[..., 0]
+    assert_bit_equal(straight_table(premultiplied=True), want, what="RGBa to RGBA")
+    assert_bit_equal(straight_table(premultiplied=False)[77], np.arange(256, dtype=np.uint8), what="identity")
