@@ -18,6 +18,7 @@ from benchmarks.peers import all_peers, checkpoint_arithmetic, numba_kernel
 from benchmarks.pictures import jpeg, noise, photo_like
 from kimi_jax_prep import _frames, _programs, reference
 from kimi_jax_prep._engine import _windows
+from kimi_jax_prep._geometry import patch_capacity
 from kimi_jax_prep._pixels import Pixels
 
 Row = dict[str, float]
@@ -56,7 +57,7 @@ def fused_stage() -> Row:
     lut = kjp.normalize_lut(kjp.KIMI_K25)
     n, side = 8 * plan.num_patches, 1795 + plan.pad_right
     prep = kjp.Preprocessor()
-    spec = prep._cut(kjp._geometry.patch_capacity(n))  # type: ignore[attr-defined]  # the engine's own last launch
+    spec = prep._cut(patch_capacity(n))  # the engine's own last launch
     program = _programs.PROGRAMS.wait(spec)
     canvas = np.zeros((spec.capacity * 14 * 14, 4), np.uint8)
     canvas[: 8 * side * side].reshape(8, side, side, 4)[:, :1795, :1795, :3] = frames
@@ -99,10 +100,9 @@ def resize(width: int, height: int, new_width: int, new_height: int) -> Row:
             cut = new_height // 2
             boxes = [(0, 0, width, height * cut / new_height), (0, height * cut / new_height, width, height)]
             sizes = [(new_width, cut), (new_width, new_height - cut)]
-            work = [
-                pool.submit(image.resize, s, Image.Resampling.BICUBIC, b) for s, b in zip(sizes, boxes, strict=True)
-            ]
-            return [w.result() for w in work]
+            bicubic = Image.Resampling.BICUBIC
+            work = [pool.submit(image.resize, s, bicubic, b) for s, b in zip(sizes, boxes, strict=True)]
+            return [half.result() for half in work]
 
         want = np.asarray(image.resize(size, Image.Resampling.BICUBIC))
         tiles()

@@ -33,9 +33,7 @@ def check_equal(got: np.ndarray, want: np.ndarray, what: str) -> None:
       AssertionError: dtype, shape or bits differ.
     """
     if got.dtype != want.dtype or got.shape != want.shape or got.tobytes() != want.tobytes():
-        raise AssertionError(
-            f"{what}: {got.dtype}{got.shape} is not the reference's {want.dtype}{want.shape}, bit by bit"
-        )
+        raise AssertionError(f"{what}: {got.dtype}{got.shape} differs from the reference's {want.dtype}{want.shape}")
 
 
 def rss_mb() -> float:
