@@ -62,7 +62,7 @@ def fused_stage() -> Row:
     canvas = np.zeros((spec.capacity * 14 * 14, 4), np.uint8)
     canvas[: 8 * side * side].reshape(8, side, side, 4)[:, :1795, :1795, :3] = frames
     start, stride = (jax.numpy.asarray(a) for a in _windows([plan] * 8, 14, spec.capacity))
-    on_device, table = jax.numpy.asarray(canvas.reshape(-1)), jax.numpy.asarray(prep._lut)
+    on_device, table = jax.numpy.asarray(canvas.reshape(-1)), jax.numpy.asarray(prep._table)
     held = [prep._old_result(spec)]
 
     def ours() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int32, Shaped, UInt8
 
 from kimi_jax_prep._patchify import look_up
@@ -12,6 +13,10 @@ from kimi_jax_prep._tables import DTYPES
 
 BYTES_A_PIXEL = 4
 """Of the canvas: R, G, B and one that is ignored."""
+
+# By bytes of an entry: in which type the table holds bit patterns, and in which the result does. The compiler
+# vectorizes look-ups of 4-byte entries but not of 2-byte ones; and floats of 2 bytes would be converted on the way.
+_ENTRIES = {1: ("uint8", "uint8"), 2: ("uint32", "uint16"), 4: ("float32", "float32")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,8 @@ class CutPatches:
     def shapes(self) -> Sequence[tuple[tuple[int, ...], object]]:
         n, p = self.capacity, self.patch_size
         lut = (256,) if self.one_table else (256, 3)
-        canvas, dtype = (n * p * p * BYTES_A_PIXEL,), DTYPES[self.dtype]
-        return [(canvas, "uint8"), ((n,), "int32"), ((n,), "int32"), (lut, dtype), ((n, 3, p, p), dtype)]
+        canvas, (table, entry) = (n * p * p * BYTES_A_PIXEL,), _ENTRIES[DTYPES[self.dtype].itemsize]
+        return [(canvas, "uint8"), ((n,), "int32"), ((n,), "int32"), (lut, table), ((n, 3, p, p), entry)]
 
     def __call__(
         self,
@@ -45,7 +50,7 @@ class CutPatches:
           canvas: rows of pixels of any frames.
           start: position of each patch's first byte.
           stride: bytes from one of its rows to the next.
-          lut: (256,) or (256, 3) normalized values; bytes are passed through for "uint8".
+          lut: (256,) or (256, 3), from `table_of`; bytes are passed through for "uint8".
           old: a result that nothing refers to any more.
         """
         p = self.patch_size
@@ -59,4 +64,12 @@ class CutPatches:
             mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
         )
         x = windows.reshape(-1, p, p, BYTES_A_PIXEL)[..., :3].transpose(0, 3, 1, 2)
-        return x if self.dtype == "uint8" else look_up(x, lut)
+        if self.dtype == "uint8":
+            return x
+        return look_up(x, lut).astype(_ENTRIES[DTYPES[self.dtype].itemsize][1])
+
+
+def table_of(lut: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+    """A byte table as the `lut` argument of `CutPatches`: the bit patterns of its entries."""
+    table, entry = _ENTRIES[lut.dtype.itemsize]
+    return lut.view(entry).astype(table)

@@ -20,7 +20,7 @@ from jaxtyping import Int32, Shaped, UInt32
 from kimi_jax_prep import _programs, reference
 from kimi_jax_prep._batch import PatchBatch
 from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
-from kimi_jax_prep._cut import BYTES_A_PIXEL, CutPatches
+from kimi_jax_prep._cut import BYTES_A_PIXEL, CutPatches, table_of
 from kimi_jax_prep._errors import PlanError, PrepError
 from kimi_jax_prep._fork import forked_after_jax
 from kimi_jax_prep._frames import place
@@ -89,6 +89,7 @@ class Preprocessor:
         self._one_table = bool((self._lut == self._lut[:, :1]).all())
         if self._one_table:
             self._lut = np.ascontiguousarray(self._lut[:, 0])
+        self._table = table_of(self._lut)
         # A window's last byte is addressed with 32 bits.
         most = (2**31 - 1) // (config.patch_size**2 * BYTES_A_PIXEL)
         self._most_patches = max(c for c in CAPACITIES if c <= most)
@@ -187,7 +188,7 @@ class Preprocessor:
         try:
             self._place(opened, plans, canvas.array[:used].view(np.uint32))
             start, stride = _windows(plans, p, spec.capacity)
-            result = program(canvas.on_device(used), start, stride, self._lut, self._old_result(spec))
+            result = program(canvas.on_device(used), start, stride, self._table, self._old_result(spec))
             result.block_until_ready()
         finally:
             # Every task has ended and every launch is over, also after an error.

@@ -112,7 +112,7 @@ class Cache:
 class Lent:
     """Memory that the host writes and XLA reads in place. The host must not write while a launch may be reading."""
 
-    __slots__ = ("_device", "array")
+    __slots__ = ("_device", "_on_device", "array")
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, device: Any) -> None:
         dtype = np.dtype(dtype)
@@ -121,13 +121,17 @@ class Lent:
         skip = -raw.ctypes.data % _ALIGNMENT
         self.array = raw[skip : skip + size].view(dtype).reshape(shape)
         self._device = device
+        self._on_device: dict[int | None, jax.Array] = {}
 
     def on_device(self, length: int | None = None) -> jax.Array:
         """The memory, or its first entries, as an argument of a launch."""
-        part = self.array if length is None else self.array[:length]
-        lent = jax.device_put(part, self._device, may_alias=True)
-        if lent.unsafe_buffer_pointer() != part.ctypes.data:
-            raise RuntimeError(f"JAX {jax.__version__} copied aligned host memory instead of sharing it")
+        lent = self._on_device.get(length)
+        if lent is None:
+            part = self.array if length is None else self.array[:length]
+            lent = jax.device_put(part, self._device, may_alias=True)
+            if lent.unsafe_buffer_pointer() != part.ctypes.data:
+                raise RuntimeError(f"JAX {jax.__version__} copied aligned host memory instead of sharing it")
+            self._on_device[length] = lent
         return lent
 
 
