@@ -1,0 +1,56 @@
+"""The full comparison of both resizes with Pillow: `python tests/sweep_resize.py [pairs]` (2,000 take a few minutes).
+
+Log-uniform sizes, 1 to 6000 in and 1 to 3000 out, and every size of golden/geometry.json; noise, checkerboards and flat
+pictures. The suite runs small samples of the same.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from bits import assert_bit_equal
+from PIL import Image
+from test_tiles import resized
+from tqdm import tqdm
+
+from kimi_jax_prep import _frames
+
+
+def sizes(pairs: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """(width, height) in and out."""
+    rng = np.random.default_rng(2000)
+    out = []
+    for _ in range(pairs):
+        inner = np.exp(rng.uniform(0, np.log(6000), 2)).astype(int).tolist()
+        outer = np.exp(rng.uniform(0, np.log(3000), 2)).astype(int).tolist()
+        out.append((tuple(inner), tuple(outer)))
+    rows = json.loads((Path(__file__).parent / "golden" / "geometry.json").read_text())["rows"]
+    # Pictures of more than 40 megapixels would take most of the time and show nothing new.
+    out += [((w, h), tuple(plan[:2])) for w, h, *plans in rows for plan in plans if w * h < 40_000_000]
+    return [(a, b) for a, b in out if a != b]
+
+
+def main(pairs: int) -> None:
+    """Stop at the first byte that differs."""
+    left_to_pillow = 0
+    for i, (size_in, size_out) in enumerate(tqdm(sizes(pairs))):
+        if _frames.plan_resize(size_in, size_out, channels=3) is None:
+            left_to_pillow += 1
+            continue
+        rng = np.random.default_rng(i)
+        shape = (size_in[1], size_in[0], 3)
+        if i % 4 < 2:
+            array = rng.integers(0, 256, shape, np.uint8)
+        elif i % 4 == 2:
+            array = np.broadcast_to((np.indices(shape[:2]).sum(0) % 2 * 255).astype(np.uint8)[..., None], shape).copy()
+        else:
+            array = np.full(shape, rng.integers(0, 256), np.uint8)
+        image = Image.fromarray(array)
+        want = np.asarray(image.resize(size_out, Image.Resampling.BICUBIC))
+        assert_bit_equal(resized(image, size_out, channels=3)[..., :3], want, what=f"{size_in} to {size_out}")
+    print(f"all equal; {left_to_pillow} need more taps than any program has and are left to Pillow")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
