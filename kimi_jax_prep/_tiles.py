@@ -6,7 +6,7 @@ lowest byte, as Pillow holds them, so that one fetch serves all channels.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,20 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, UInt8, UInt32
 
-from kimi_jax_prep._tables import PRECISION_BITS, bicubic_taps
+from kimi_jax_prep._tables import bicubic_taps
+from kimi_jax_prep._words import LANES, LOOP_TAPS, channel, interleave, kernel, resample, separate
 
 # Input rows and output columns of one launch. Large enough that a launch is worth its 20 microseconds, small enough
 # that what hangs over a picture's edge (half a tile on average) stays below a tenth of the work for 2048x2048.
 ROWS, COLUMNS = 560, 304
 # Input columns that launches share; wider pictures take several. The odd 16 keep rows off the same cache sets.
 STRIP_COLUMNS = 4096 + 16
-# Rows that the horizontal pass works on side by side: one AVX-512 register of words.
-LANES = 16
 
 # Numbers of taps that have a program of their own; a picture takes the next one up, and larger numbers a loop over
 # groups. With two passes for each, 3-channel and 4-channel, and one for the background, 23 programs in all.
 TAPS = {3: (5, 6, 7, 8, 10, 12, 16), 4: (8, 16)}
-LOOP_TAPS = 8
 # Beyond, at a shrinking by 66, Pillow does the work: 16384 pixels to 248 still go here.
 MOST_TAPS = 264
 
@@ -71,19 +69,15 @@ class HorizontalPass:
           strip: whole rows, or a part of them.
           low: first column of the window, at most `STRIP_COLUMNS - window`.
           start: window column of each output's first sample.
-          weights, groups: as for `_resample`.
+          weights: as for `resample`.
+          groups: as for `resample`, if this program loops; else any number above 0.
         """
-        n = ROWS // LANES
         window = jax.lax.dynamic_slice(strip, (jnp.zeros_like(low), low), (ROWS, self.window))
-        # Neighbours along a row lie side by side in memory, so that taps along it would be gathered one by one.
-        # Interleaving `LANES` rows puts the same column of all of them side by side: whole registers are fetched.
-        # Rows are split 4 x 4 because XLA's compiler makes better code for that transposition than for 16 at once.
-        # (n a b) w -> n w (a b)
-        side_by_side = _kernel(
-            groups, lambda: window.reshape(n, 4, LANES // 4, self.window).transpose(0, 3, 1, 2).reshape(n, -1, LANES)
-        )
-        made = _kernel(groups, lambda: _resample(side_by_side, start, weights, groups, axis=1, channels=self.channels))
-        return made.reshape(n, COLUMNS, 4, LANES // 4).transpose(0, 2, 3, 1).reshape(ROWS, COLUMNS)
+        flag = groups > 0
+        lanes = kernel(flag, lambda: interleave(window))
+        loop = groups if self.taps == MOST_TAPS else None
+        made = kernel(flag, lambda: resample(lanes, start, weights, axis=1, channels=self.channels, groups=loop))
+        return separate(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +114,9 @@ class VerticalPass:
         weights: Int32[Array, "taps outputs"],
         groups: Int32[Array, ""],
     ) -> UInt32[Array, "outputs columns"]:
-        """Resample along columns. Args: `start` is the row of each output's first sample; else as for `_resample`."""
-        return _resample(tile, start, weights, groups, axis=0, channels=self.channels)
+        """Resample along columns. Args: `start` is the row of each output's first sample; else as for `resample`."""
+        loop = groups if self.taps == MOST_TAPS else None
+        return resample(tile, start, weights, axis=0, channels=self.channels, groups=loop)
 
 
 Pass = HorizontalPass | VerticalPass
@@ -129,60 +124,6 @@ Pass = HorizontalPass | VerticalPass
 
 def _tap_shapes(taps: int, outputs: int) -> list[tuple[tuple[int, ...], str]]:
     return [((outputs,), "int32"), ((taps, outputs), "int32"), ((), "int32")]
-
-
-def _kernel(flag: Int32[Array, ""], make: Callable[[], Array]) -> Array:
-    """What `make` computes, in a kernel of its own, for a flag above 0.
-
-    XLA would fuse the steps of the horizontal pass into one, which then fetches every sample on its own again; it
-    does not look into the branches of a condition that it cannot decide, and `optimization_barrier` does not stop it.
-    """
-    shape = jax.eval_shape(make)
-    return jax.lax.cond(flag > 0, make, lambda: jnp.zeros(shape.shape, shape.dtype))
-
-
-def _resample(
-    pixels: UInt32[Array, "*s"],
-    start: Int32[Array, "outputs"],
-    weights: Int32[Array, "taps outputs"],
-    groups: Int32[Array, ""],
-    *,
-    axis: int,
-    channels: int,
-) -> UInt32[Array, "*z"]:
-    """Weighted sums of neighbours along an axis, rounded and clipped to bytes, packed again.
-
-    Args:
-      start: each output's first sample.
-      weights: 22-bit fixed point; 0 for outputs that hang over the edge.
-      groups: how many groups of `LOOP_TAPS` weights are in use, for a program that loops; else any number above 0.
-    """
-    shape, across = list(pixels.shape), [1] * pixels.ndim
-    shape[axis] = across[axis] = start.shape[0]
-
-    def add(k: int, start: Array, weights: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        words = jnp.take(pixels, start + np.int32(k), axis=axis, mode="clip")
-        return tuple(s + _channel(words, c) * weights[k].reshape(across) for c, s in enumerate(sums))
-
-    sums = (jnp.full(shape, 1 << (PRECISION_BITS - 1), jnp.int32),) * channels
-    if weights.shape[0] < MOST_TAPS:
-        for k in range(weights.shape[0]):
-            sums = add(k, start, weights, sums)
-    else:
-
-        def group(i: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-            first = i * np.int32(LOOP_TAPS)
-            part = jax.lax.dynamic_slice_in_dim(weights, first, LOOP_TAPS)
-            for k in range(LOOP_TAPS):
-                sums = add(k, start + first, part, sums)
-            return sums
-
-        sums = jax.lax.fori_loop(np.int32(0), groups, group, sums)
-    out = jnp.zeros(shape, jnp.uint32)
-    for c, s in enumerate(sums):
-        byte = jnp.clip(s >> PRECISION_BITS, 0, 255).astype(jnp.uint32)
-        out = out | (byte << np.uint32(8 * c))
-    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,17 +154,13 @@ class CompositeTile:
         y = jax.lax.broadcasted_iota(jnp.int32, (ROWS, COLUMNS), 0) + top
         x = jax.lax.broadcasted_iota(jnp.int32, (ROWS, COLUMNS), 1) + left
         odd = (y // square + x // square) % 2
-        alpha = _channel(pixels, 3)
+        alpha = channel(pixels, 3)
         out = jnp.zeros((ROWS, COLUMNS), jnp.uint32)
         for c in range(3):
-            value = jnp.take(straight.reshape(-1), alpha * 256 + _channel(pixels, c), mode="clip").astype(jnp.int32)
+            value = jnp.take(straight.reshape(-1), alpha * 256 + channel(pixels, c), mode="clip").astype(jnp.int32)
             byte = jnp.take(blended.reshape(-1), (odd * 256 + alpha) * 256 + value, mode="clip").astype(jnp.uint32)
             out = out | (byte << np.uint32(8 * c))
         return out
-
-
-def _channel(words: UInt32[Array, "*s"], c: int) -> Int32[Array, "*s"]:
-    return ((words >> np.uint32(8 * c)) & np.uint32(255)).astype(jnp.int32)
 
 
 @functools.cache

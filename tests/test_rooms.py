@@ -14,6 +14,7 @@ ROOMS = [
     "_geometry",
     "_batch",
     "_tables",
+    "_words",
     "_resize",
     "_patchify",
     "_composite",
@@ -39,7 +40,8 @@ ONLY = {
     "_config": {"_errors"},
     "_geometry": {"_config", "_errors"},
     "_tables": {"_config", "_geometry", "_errors"},
-    "_resize": {"_tables", "_geometry", "_errors"},
+    "_words": {"_tables"},
+    "_resize": {"_words", "_tables", "_geometry", "_errors"},
     "_composite": {"_config", "_errors"},
 }
 
