@@ -45,6 +45,8 @@ def patchify(
     _check_lut(lut)
     patch_size = positive_int("patch_size", patch_size)
     merge_kernel_size = positive_int("merge_kernel_size", merge_kernel_size)
+    if isinstance(lut, np.ndarray) and (lut == lut[:, :1]).all():
+        lut = np.ascontiguousarray(lut[:, 0])  # one table for all channels is faster to look up
     return _patchify(frames, lut, patch_size=patch_size, merge_kernel_size=merge_kernel_size)
 
 

@@ -1,5 +1,7 @@
 """Whatever the docs say is run or checked: code blocks, public names, version, links, the file list."""
 
+import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -24,6 +26,14 @@ def test_python_blocks_run(page, monkeypatch):
 def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+def test_the_benchmark_page_says_what_was_measured():
+    results = json.loads((ROOT / "benchmarks" / "results" / "results.json").read_text())
+    spec = importlib.util.spec_from_file_location("page", ROOT / "benchmarks" / "page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == module.page(results)
 
 
 def test_every_public_name_is_documented():
