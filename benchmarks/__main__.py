@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only WORD]`: tables, results.json, and for a full run docs/benchmarks.md with two charts."""
+"""`python -m benchmarks [--only WORD]`: tables, results.json, docs/benchmarks.md with two charts."""
 
 import json
 from pathlib import Path
@@ -14,20 +14,23 @@ from benchmarks.page import page
 
 
 def main(
-    only: Annotated[str, typer.Option(help="Run cases whose name contains this.")] = "",
+    only: Annotated[str, typer.Option(help="Run cases whose name contains this, keep the others' results.")] = "",
     out: Annotated[Path, typer.Option(help="Where results.json goes.")] = Path("benchmarks/results"),
-    docs: Annotated[Path, typer.Option(help="Where a full run writes its page and charts.")] = Path("docs"),
+    docs: Annotated[Path, typer.Option(help="Where the page and the charts go.")] = Path("docs"),
 ) -> None:
     """Measure, print, write."""
     console = Console(width=120)
+    file = out / "results.json"
     results: dict[str, Any] = {"machine": machine(), "cases": {}}
+    if only and file.exists():
+        results["cases"] = json.loads(file.read_text())["cases"]  # what is not measured now stays
     for name, case in CASES.items():
         if only in name:
             results["cases"][name] = case()
             console.print(_table(name, results["cases"][name]))
     out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    if not only:
+    file.write_text(json.dumps(results, indent=2) + "\n")
+    if results["cases"].keys() == CASES.keys():
         draw(results, docs / "assets")
         (docs / "benchmarks.md").write_text(page(results))
 

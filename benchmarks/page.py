@@ -4,13 +4,13 @@ from typing import Any
 
 HEAD = """# Benchmarks
 
-`pip install -e ".[bench]"` and `python -m benchmarks` measure everything on this page on your machine, write it anew and
-draw both charts. transformers' processor takes part where torchvision is installed.
+`pip install -e ".[bench]"` and `python -m benchmarks` measure everything on this page on your machine, write it anew
+and draw both charts. transformers' processor takes part where torchvision is installed.
 
 Ours and every peer run in one process on the same pictures of noise, PIL images in, NumPy arrays out; medians of
-milliseconds. Results are compared with the reference, bit by bit, before a time counts (not those of transformers and of
-the OpenCV variant, whose pixels are others). Shared machines vary by a factor of up to two from one minute to the next;
-ratios within a row vary less.
+milliseconds. Results are compared with the reference, bit by bit, before a time counts (not those of transformers and
+of the OpenCV variant, whose pixels are others). Times on shared machines vary from one minute to the next; ratios
+within a row vary less.
 
 - **checkpoint's arithmetic**: `kimi_jax_prep.reference`, NumPy and Pillow.
 - **numba**: a serial Pillow resize, then one parallel loop over every element of the padded frames.
@@ -25,11 +25,11 @@ ratios within a row vary less.
 TAIL = """
 ## What limits it
 
-- **Eight 2048x2048**: about two thirds of the time is the two resize passes, bound by integer multiplications on both
-  cores; the rest is the last launch, which runs at the speed of a copy of its output.
+- **Pictures that are resized**: most of the time is the two resize passes, bound by integer multiplications on all
+  cores; the last launch runs at nearly the speed of a copy of its output.
 - **2-byte and 1-byte results** save memory traffic but little time: moving single bytes from rows of pixels to planes
-  of 14x14 is not vectorized by XLA and takes as long as writing float32 does.
-- **Very small pictures**: handing one launch to XLA and waiting for it takes 0.08 ms, Python around it 0.06 ms.
+  of 14x14 is not vectorized by XLA and takes nearly as long as writing float32 does.
+- **Very small pictures**: most of the time is handing one launch to XLA and waiting for it.
 - **Capacities** are a quarter apart, so the last launch works on an eighth more patches than needed, on average.
 """
 

@@ -24,7 +24,7 @@ from kimi_jax_prep._cut import BYTES_A_PIXEL, CutPatches, table_of
 from kimi_jax_prep._errors import PlanError, PrepError
 from kimi_jax_prep._fork import forked_after_jax
 from kimi_jax_prep._frames import place
-from kimi_jax_prep._geometry import CAPACITIES, MediaPlan, patch_capacity, total_patches
+from kimi_jax_prep._geometry import CAPACITIES, MediaPlan, patch_capacity, positive_int, total_patches
 from kimi_jax_prep._memory import Lent, Owner, Pool
 from kimi_jax_prep._tables import normalize_lut, output_dtype
 from kimi_jax_prep._tiles import CompositeTile, all_passes
@@ -74,10 +74,10 @@ class Preprocessor:
         output_dtype(dtype)
         if backend not in BACKENDS:
             raise PlanError(f"`backend` is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}.")
-        if num_threads is not None and (isinstance(num_threads, bool) or num_threads < 1):
-            raise PlanError(f"`num_threads` is {num_threads!r}; expected a positive whole number or None.")
-        if max_cached_bytes < 0:
-            raise PlanError(f"`max_cached_bytes` is {max_cached_bytes!r}; expected 0 or more.")
+        if num_threads is not None:
+            num_threads = positive_int("num_threads", num_threads)
+        if max_cached_bytes != 0:
+            max_cached_bytes = positive_int("max_cached_bytes", max_cached_bytes)
         self.config = config
         self.dtype = dtype
         self.device = device

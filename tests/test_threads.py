@@ -176,3 +176,21 @@ def test_a_preprocessor_travels_by_pickle():
     assert (again.config, again.dtype, again.num_threads) == (prep.config, "uint8", 3)
     picture = Image.new("RGB", (30, 40), (1, 2, 3))
     assert_bit_equal(again([picture]).pixel_values, prep([picture]).pixel_values, what="after a journey")
+
+
+def test_jaxs_persistent_cache_serves_the_next_process(tmp_path):
+    code = f"""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", {str(tmp_path)!r})
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    hits = []
+    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if "cache_hits" in event else None)
+    import kimi_jax_prep as kjp
+
+    kjp.Preprocessor().warmup(max_patches=300, resize=False)
+    print(len(hits))
+    """
+    assert run_python(code) == "0\n"
+    assert list(tmp_path.iterdir()) != []
+    assert run_python(code) == "2\n"  # capacities 256 and 320
