@@ -17,7 +17,7 @@ from benchmarks.measure import check_equal, median_ms, rss_mb
 from benchmarks.peers import all_peers, checkpoint_arithmetic, numba_kernel
 from benchmarks.pictures import jpeg, noise, photo_like
 from kimi_jax_prep import _frames, _programs, reference
-from kimi_jax_prep._engine import _windows
+from kimi_jax_prep._cut import windows
 from kimi_jax_prep._geometry import patch_capacity
 from kimi_jax_prep._pixels import Pixels
 
@@ -72,7 +72,7 @@ def fused_stage() -> Row:
     program = _programs.PROGRAMS.wait(spec)
     canvas = np.zeros((spec.capacity * 14 * 14, 4), np.uint8)
     canvas[: 8 * side * side].reshape(8, side, side, 4)[:, :1795, :1795, :3] = frames
-    start, stride = (jax.numpy.asarray(a) for a in _windows([plan] * 8, 14, spec.capacity))
+    start, stride = (jax.numpy.asarray(a) for a in windows([plan] * 8, 14, spec.capacity))
     on_device, table = jax.numpy.asarray(canvas.reshape(-1)), jax.numpy.asarray(prep._table)
     kept = [prep._old_result(spec)]
 
@@ -132,20 +132,9 @@ def resize(width: int, height: int, new_width: int, new_height: int) -> Row:
         }
 
 
-def dtypes() -> Row:
-    """Eight 2048x2048 pictures in each dtype."""
-    images = [noise(2048, 2048, seed=s) for s in range(8)]
-    row = {}
-    for dtype in ("float32", "bfloat16", "float16", "uint8"):
-        prep = kjp.Preprocessor(dtype=dtype)
-        warm(prep, images)
-        row[dtype] = median_ms(lambda prep=prep: prep(images).pixel_values)
-    return row
-
-
-def dtypes_of_the_last_stage() -> Row:
-    """The same for pictures that need no resize: eight 1792x1792."""
-    images = [noise(1792, 1792, seed=s) for s in range(8)]
+def dtypes(side: int) -> Row:
+    """Eight square pictures in each dtype; up to 1792 pixels a side need no resize."""
+    images = [noise(side, side, seed=s) for s in range(8)]
     row = {}
     for dtype in ("float32", "bfloat16", "float16", "uint8"):
         prep = kjp.Preprocessor(dtype=dtype)
@@ -320,8 +309,8 @@ CASES: dict[str, Callable[[], Row]] = {
     "resize 2048x2048 to 1795x1795": lambda: resize(2048, 2048, 1795, 1795),
     "resize 1920x1080 to 1196x672": lambda: resize(1920, 1080, 1196, 672),
     "resize 4032x3024 to 2073x1554": lambda: resize(4032, 3024, 2073, 1554),
-    "eight 2048x2048, dtypes": dtypes,
-    "eight 1792x1792 (no resize), dtypes": dtypes_of_the_last_stage,
+    "eight 2048x2048, dtypes": lambda: dtypes(2048),
+    "eight 1792x1792 (no resize), dtypes": lambda: dtypes(1792),
     "64 video frames 1920x1080": video,
     "eight 2048x2048 JPEGs": jpegs,
     "300 sizes, one by one": stream,

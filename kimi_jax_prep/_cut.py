@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, Shaped, UInt8
 
+from kimi_jax_prep._geometry import MediaPlan
 from kimi_jax_prep._patchify import look_up
 from kimi_jax_prep._tables import DTYPES
 
@@ -73,3 +74,23 @@ def table_of(lut: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
     """A byte table as the `lut` argument of `CutPatches`: the bit patterns of its entries."""
     table, entry = _ENTRIES[lut.dtype.itemsize]
     return lut.view(entry).astype(table)
+
+
+def windows(
+    plans: Sequence[MediaPlan], patch_size: int, capacity: int
+) -> tuple[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]]:
+    """First byte and row stride of every patch; those beyond the last medium's read the canvas's first bytes."""
+    start, stride = np.zeros(capacity, np.int32), np.zeros(capacity, np.int32)
+    first = 0
+    for plan in plans:
+        frames, rows, columns = plan.grid_thw
+        row_bytes = columns * patch_size * BYTES_A_PIXEL
+        # Rows of patches follow one another without a gap, from frame to frame too.
+        tops = np.arange(frames * rows, dtype=np.int32) * np.int32(patch_size * row_bytes)
+        lefts = np.arange(columns, dtype=np.int32) * np.int32(patch_size * BYTES_A_PIXEL)
+        last = first + plan.num_patches
+        corner = np.int32(first * patch_size**2 * BYTES_A_PIXEL)
+        start[first:last].reshape(-1, columns)[:] = tops[:, None] + lefts[None, :] + corner
+        stride[first:last] = row_bytes
+        first = last
+    return start, stride

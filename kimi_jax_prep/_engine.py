@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Int32, Shaped, UInt32
+from jaxtyping import Shaped, UInt32
 
 from kimi_jax_prep import _programs, reference
 from kimi_jax_prep._batch import PatchBatch
 from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
-from kimi_jax_prep._cut import BYTES_A_PIXEL, CutPatches, table_of
+from kimi_jax_prep._cut import BYTES_A_PIXEL, CutPatches, table_of, windows
 from kimi_jax_prep._errors import PlanError, PrepError
 from kimi_jax_prep._fork import forked_after_jax
 from kimi_jax_prep._frames import place
@@ -190,7 +190,7 @@ class Preprocessor:
         canvas = self._pool.take(key) or Lent((size,), np.uint8, _programs.cpu_device())
         try:
             self._place(opened, plans, canvas.array[:used].view(np.uint32))
-            start, stride = _windows(plans, p, spec.capacity)
+            start, stride = windows(plans, p, spec.capacity)
             result = program(canvas.on_device(used), start, stride, self._table, self._old_result(spec))
             result.block_until_ready()
         finally:
@@ -221,7 +221,7 @@ class Preprocessor:
         if kept is not None:
             return kept
         shape, dtype = spec.shapes()[-1]
-        return jax.device_put(np.zeros(shape, dtype), _programs.cpu_device(), may_alias=False)  # type: ignore[arg-type]
+        return jax.device_put(np.zeros(shape, dtype), _programs.cpu_device(), may_alias=False)  # type: ignore[arg-type]  # a name of a dtype
 
     def _place(self, opened: list[Medium], plans: tuple[MediaPlan, ...], canvas: UInt32[np.ndarray, "pixels"]) -> None:
         frames = list(_frames_on(canvas, opened, plans, self.config.patch_size))
@@ -287,26 +287,6 @@ class Preprocessor:
         return PatchBatch(
             jax.device_put(batch.pixel_values, self.device), jax.device_put(grids, self.device), batch.plans
         )
-
-
-def _windows(
-    plans: Sequence[MediaPlan], patch_size: int, capacity: int
-) -> tuple[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]]:
-    """First byte and row stride of every patch; those beyond the last medium's read the canvas's first bytes."""
-    start, stride = np.zeros(capacity, np.int32), np.zeros(capacity, np.int32)
-    first = 0
-    for plan in plans:
-        frames, rows, columns = plan.grid_thw
-        row_bytes = columns * patch_size * BYTES_A_PIXEL
-        # Rows of patches follow one another without a gap, from frame to frame too.
-        tops = np.arange(frames * rows, dtype=np.int32) * np.int32(patch_size * row_bytes)
-        lefts = np.arange(columns, dtype=np.int32) * np.int32(patch_size * BYTES_A_PIXEL)
-        last = first + plan.num_patches
-        corner = np.int32(first * patch_size**2 * BYTES_A_PIXEL)
-        start[first:last].reshape(-1, columns)[:] = tops[:, None] + lefts[None, :] + corner
-        stride[first:last] = row_bytes
-        first = last
-    return start, stride
 
 
 def _frames_on(
