@@ -4,12 +4,11 @@ Thin: sizes come from `_geometry`, pixels from the engine, which is shared by al
 visible to pickle, deepcopy or `save_pretrained`.
 """
 
-import copy
 import difflib
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,23 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
 from kimi_jax_prep._engine import shared_preprocessor
-from kimi_jax_prep._errors import ConfigError, PlanError
+from kimi_jax_prep._errors import ConfigError, MediaError, PlanError, PrepError
+from kimi_jax_prep._fork import forked_after_jax
 from kimi_jax_prep._geometry import chunk_prompt
 from kimi_jax_prep._tables import output_dtype
 from kimi_jax_prep.media import open_medium
 
 RETURN_TENSORS = ("np", "pt", "jax", None)
 # What one call may change: sizes only, so that the background, mean and std stay those of the checkpoint.
-OVERRIDES = ("in_patch_limit", "patch_limit_on_one_side", "fixed_output_tokens", "in_patch_limit_each_frame")
+OVERRIDES = (
+    "in_patch_limit",
+    "patch_limit_on_one_side",
+    "fixed_output_tokens",
+    "in_patch_limit_each_frame",
+    "in_patch_limit_video",
+)
 _MOST_PATCHES_ON_ONE_SIDE = 512
-_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "_from_auto")
+_CONFIG_KEYS = tuple(f.name for f in fields(MediaProcConfig) if not f.name.startswith("unknown_"))
 _CONFIG_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
@@ -69,7 +75,7 @@ class KimiImageProcessor(BaseImageProcessor):
 
     @property
     def media_proc_cfg(self) -> dict[str, Any]:
-        """The config as the checkpoint's dict; a copy."""
+        """The config as the checkpoint's dict; a copy, so that changing it changes nothing."""
         return self.config.to_dict()["media_proc_cfg"]
 
     @property
@@ -87,34 +93,46 @@ class KimiImageProcessor(BaseImageProcessor):
         """Patches and grids of media.
 
         Args:
-          medias: one medium or an iterable of media, see `kimi_jax_prep.media`. None of them gives no keys.
+          medias: one medium or an iterable of media, see `kimi_jax_prep.media`. An empty one gives no keys, as K3's
+            own processor does.
           return_tensors: "np" or None for NumPy arrays, "pt" for torch tensors, "jax" for jax.Arrays.
-          **overrides: `OVERRIDES`, for this call only.
+          **overrides: keys of `OVERRIDES`, for this call only. They are counts of patches or tokens, and no side may
+            exceed 512 patches, where the model's positions end.
 
         Returns:
           `pixel_values` (N, 3, 14, 14) in the processor's dtype and `grid_thws` (media, 3) int64 ("jax": int32, or
           int64 under x64). NumPy and torch results are writable and the caller's own.
 
         Raises:
-          PrepError: with the index of the medium at fault; also for unknown `return_tensors`.
+          PrepError: with the index of the medium at fault; also for unknown `return_tensors` and impossible overrides.
+          FileNotFoundError: a path does not exist; its index is in the message.
           TypeError: an unknown keyword.
           ImportError: "pt" without torch.
+          RuntimeError: "jax" in a process that was forked after JAX had started.
         """
-        kind = _return_kind(return_tensors)
+        convert = _converter(return_tensors)
         config = self._overridden(overrides)
         medias = [medias] if _is_one_medium(medias) else list(medias)
         if not medias:
             return BatchFeature({})
+        for i, media in enumerate(medias):
+            if isinstance(media, list | tuple):
+                raise MediaError(f"medias[{i}]: got a {type(media).__name__}; all media come in one flat list.")
         batch = shared_preprocessor(config, dtype=self.dtype)(medias)
-        values, grids = kind(batch.pixel_values), kind(batch.grid_thws)
-        return BatchFeature({"pixel_values": values, "grid_thws": grids})
+        return BatchFeature({"pixel_values": convert(batch.pixel_values), "grid_thws": convert(batch.grid_thws)})
 
     def media_tokens_calculator(self, media: Any) -> int:
-        """Tokens of one medium, from its header: nothing is decoded."""
+        """Tokens of one medium, from its header: nothing is decoded.
+
+        Raises: as `kimi_jax_prep.media.open_medium`.
+        """
         return open_medium(media).plan(self.config).num_tokens
 
     def get_resize_config(self, media: Any) -> dict[str, int]:
-        """Sizes of one medium, from its header, in the checkpoint's words. Lengths are in pixels."""
+        """Sizes of one medium, from its header, in the checkpoint's words. Widths and heights are in pixels.
+
+        Raises: as `kimi_jax_prep.media.open_medium`.
+        """
         plan = open_medium(media).plan(self.config)
         return {
             "num_tokens": plan.num_tokens,
@@ -144,100 +162,179 @@ class KimiImageProcessor(BaseImageProcessor):
         Args:
           pretrained_model_name_or_path: a folder that holds `preprocessor_config.json` (or `processor_config.json` with
             an `image_processor` key), one of these files, or the hub's name of a repository.
-          **kwargs: the hub's options (`revision`, ...), which a local folder ignores; others as for the constructor.
+          **kwargs: as for `from_dict`, and transformers' options for the hub. Of these a local folder heeds
+            `subfolder` only.
 
         Raises:
-          FileNotFoundError: the folder holds neither file.
-          ConfigError: the file is not a config, with the file's name.
+          FileNotFoundError: there is no such folder or file, or the folder holds neither file.
+          ConfigError: the file is not a config; the message begins with the file's name.
         """
-        kwargs.pop("trust_remote_code", None)
+        kwargs.pop("trust_remote_code", None)  # there is none
         path = Path(pretrained_model_name_or_path)
         if not path.exists():
+            if _names_a_path(pretrained_model_name_or_path):
+                raise FileNotFoundError(f"there is no folder or file {str(path)!r}.")
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        for option in _HUB_OPTIONS:
-            kwargs.pop(option, None)
-        file = path if path.is_file() else next((path / f for f in _CONFIG_FILES if (path / f).is_file()), None)
-        if file is None:
-            raise FileNotFoundError(
-                f"{path} holds none of {', '.join(_CONFIG_FILES)}: copy the checkpoint's preprocessor_config.json "
-                "there, or make the processor from a preset: KimiImageProcessor(media_proc_cfg=kimi_jax_prep.KIMI_K25)."
-            )
-        try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as err:
-            raise ConfigError(f"{file} is not JSON: {err}") from err
-        if isinstance(values, dict) and isinstance(values.get("image_processor"), dict):
-            values = values["image_processor"]
-        if not isinstance(values, dict):
-            raise ConfigError(f"{file} holds a {type(values).__name__}; expected a JSON object.")
+        file = _config_file(path, kwargs.pop("subfolder", ""))
+        values = _read_config(file)
         try:
             return cls.from_dict(values, **kwargs)
-        except ConfigError as err:
+        except PrepError as err:
             raise ConfigError(f"{file}: {err}") from err
 
     @classmethod
     def from_dict(cls, image_processor_dict: Mapping[str, Any], **kwargs: Any) -> Any:
-        """Make a processor from the contents of `preprocessor_config.json`; `kwargs` are keys on top of them."""
+        """Make a processor from the contents of `preprocessor_config.json`.
+
+        Args:
+          image_processor_dict: in the checkpoint's or in transformers' dialect.
+          **kwargs: `dtype`, `media_proc_cfg` or keys of it, in place of what the dict says. Others are left unused, as
+            transformers does, unless they look like one of these misspelt.
+
+        Returns:
+          A processor; with `return_unused_kwargs=True` also the dict of keywords that were not used.
+
+        Raises:
+          ConfigError: the result is not a config.
+          TypeError: a misspelt keyword.
+        """
         return_unused = kwargs.pop("return_unused_kwargs", False)
-        processor = cls(**copy.deepcopy(dict(image_processor_dict)), **kwargs)
-        return (processor, {}) if return_unused else processor
+        named = {name: kwargs.pop(name) for name in ("media_proc_cfg", "dtype") if name in kwargs}
+        changed = {name: kwargs.pop(name) for name in _CONFIG_KEYS if name in kwargs}
+        for name in kwargs:
+            near = difflib.get_close_matches(name, (*_CONFIG_KEYS, "media_proc_cfg", "dtype"), n=1, cutoff=0.8)
+            if near:
+                raise TypeError(f"got an unexpected keyword argument {name!r}; did you mean {near[0]!r}?")
+        processor = cls(**{**image_processor_dict, **named})
+        if changed:
+            processor.config = replace(processor.config, **changed)
+        return (processor, kwargs) if return_unused else processor
 
     def to_dict(self) -> dict[str, Any]:
-        """The checkpoint's dialect, plain JSON types, unknown keys in their places."""
+        """The checkpoint's dialect, plain JSON types, unknown keys in their places; `dtype` only if not float32."""
         values = self.config.to_dict() | {"image_processor_type": type(self).__name__}
         return values if self.dtype == "float32" else values | {"dtype": self.dtype}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickle writes a shared object otherwise than two equal ones. As one text, equal configs give equal bytes
+        # whoever made them, and so equal hashes in `datasets`.
+        return vars(self) | {"config": json.dumps(self.config.to_dict(), sort_keys=True)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update({**state, "config": MediaProcConfig.from_dict(json.loads(state["config"]))})
 
     def _overridden(self, overrides: Mapping[str, Any]) -> MediaProcConfig:
         for name in overrides:
             if name not in OVERRIDES:
-                near = difflib.get_close_matches(name, OVERRIDES, n=1)
-                hint = (
-                    f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(map(repr, OVERRIDES))}."
-                )
-                raise TypeError(f"preprocess() got an unexpected keyword argument {name!r}{hint}")
-        side = overrides.get("patch_limit_on_one_side")
+                near = difflib.get_close_matches(name, (*OVERRIDES, "return_tensors"), n=1)
+                valid = ", ".join(map(repr, OVERRIDES))
+                hint = f"did you mean {near[0]!r}?" if near else f"expected one of {valid}."
+                raise TypeError(f"preprocess() got an unexpected keyword argument {name!r}; {hint}")
         config = replace(self.config, **overrides) if overrides else self.config
-        if side is not None and side > _MOST_PATCHES_ON_ONE_SIDE:
-            raise PlanError(f"`patch_limit_on_one_side` is {side}; the model's positions end at 512 patches.")
+        if "patch_limit_on_one_side" in overrides and config.patch_limit_on_one_side > _MOST_PATCHES_ON_ONE_SIDE:
+            raise PlanError(
+                f"`patch_limit_on_one_side` is {config.patch_limit_on_one_side}; the model's positions end at "
+                f"{_MOST_PATCHES_ON_ONE_SIDE} patches."
+            )
         return config
 
 
 def _is_one_medium(medias: Any) -> bool:
     one = (str, bytes, bytearray, memoryview, Mapping, os.PathLike)
-    return isinstance(medias, one) or hasattr(medias, "shape") or not isinstance(medias, Iterable)
+    # Arrays have a shape and open files can be read; both could also be iterated over, with nonsense coming out.
+    return (
+        isinstance(medias, one)
+        or hasattr(medias, "shape")
+        or hasattr(medias, "read")
+        or not isinstance(medias, Iterable)
+    )
 
 
-def _return_kind(return_tensors: Any) -> Any:
+def _names_a_path(name: str | os.PathLike[str]) -> bool:
+    """Whether it can only be meant as a path: the hub's names are `owner/repository`, or one word."""
+    if not isinstance(name, str):
+        return True
+    return name.startswith((".", "/", "~")) or name.endswith(("/", ".json")) or name.count("/") > 1
+
+
+def _config_file(path: Path, subfolder: str) -> Path:
+    """The file that a path means.
+
+    Raises:
+      FileNotFoundError: the folder holds none.
+    """
+    if path.is_file():
+        return path
+    folder = path / subfolder
+    for name in _CONFIG_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(
+        f"{folder} holds none of {', '.join(_CONFIG_FILES)}: copy the checkpoint's preprocessor_config.json there, or "
+        "make the processor from a preset: KimiImageProcessor(media_proc_cfg=kimi_jax_prep.KIMI_K25)."
+    )
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """The part of a config file that is about images.
+
+    Raises:
+      ConfigError: it is not JSON or holds no such part.
+    """
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as err:
+        raise ConfigError(f"{file} is not JSON: {err}") from err
+    if isinstance(values, dict) and isinstance(values.get("image_processor"), dict):
+        return values["image_processor"]
+    if file.name == "processor_config.json":
+        raise ConfigError(
+            f"{file} has no key `image_processor`; copy the checkpoint's preprocessor_config.json beside it."
+        )
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file} holds a {type(values).__name__}; expected a JSON object.")
+    return values
+
+
+def _converter(return_tensors: Any) -> Callable[[np.ndarray], Any]:
+    """What turns a result into the kind asked for, or raises before any work is done."""
     name = getattr(return_tensors, "value", return_tensors)  # transformers' TensorType
-    if name not in RETURN_TENSORS:
-        valid = ", ".join(map(repr, RETURN_TENSORS))
-        raise PlanError(f"`return_tensors` is {return_tensors!r}; expected one of {valid}.")
-    return {"np": _as_numpy, None: _as_numpy, "pt": _torch(name), "jax": _as_jax}[name]
+    if name is None or isinstance(name, str):
+        if name in ("np", None):
+            return lambda array: array
+        if name == "pt":
+            return _torch_converter()
+        if name == "jax":
+            return _jax_converter()
+    valid = ", ".join(map(repr, RETURN_TENSORS))
+    raise PlanError(f"`return_tensors` is {return_tensors!r}; expected one of {valid}.")
 
 
-def _as_numpy(array: np.ndarray) -> np.ndarray:
-    return array
-
-
-def _torch(name: str | None) -> Any:
-    if name != "pt":
-        return None
+def _torch_converter() -> Callable[[np.ndarray], Any]:
     try:
         import torch
     except ImportError as err:
         raise ImportError("return_tensors='pt' needs torch: pip install 'kimi-jax-prep[torch]'") from err
 
-    def as_torch(array: np.ndarray) -> Any:
+    def convert(array: np.ndarray) -> Any:
         if array.dtype.name == "bfloat16":  # which NumPy's bridge does not know
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
 
-    return as_torch
+    return convert
 
 
-def _as_jax(array: np.ndarray) -> Any:
+def _jax_converter() -> Callable[[np.ndarray], Any]:
+    if forked_after_jax():
+        raise RuntimeError(
+            "this process was forked after JAX had started, so it cannot make jax.Arrays; ask for 'np', or start "
+            "worker processes with the 'spawn' or 'forkserver' method."
+        )
     import jax
 
-    if array.dtype == np.int64 and not jax.config.read("jax_enable_x64"):
-        array = array.astype(np.int32)  # as JAX would, but without its warning; grids are far below the limit
-    return jax.device_put(array)
+    def convert(array: np.ndarray) -> Any:
+        if array.dtype == np.int64 and not jax.config.read("jax_enable_x64"):
+            array = array.astype(np.int32)  # as JAX would, but without its warning; grids are far below the limit
+        return jax.device_put(array)
+
+    return convert
