@@ -143,29 +143,27 @@ def dtypes(side: int) -> Row:
     return row
 
 
-def video() -> Row:
-    """64 frames of 1920x1080 as 16 chunks."""
-    frames = [noise(1920, 1080, seed=s) for s in range(8)] * 8
-    chunks = [{"type": "video_chunk", "video_chunk": frames[i : i + 4]} for i in range(0, 64, 4)]
-    prep = kjp.Preprocessor()
-    warm(prep, chunks)
-    check_equal(prep(chunks).pixel_values, reference.preprocess(chunks, kjp.KIMI_K25).pixel_values, "video")
-    return {
-        OURS: median_ms(lambda: prep(chunks).pixel_values),
-        "checkpoint's arithmetic": median_ms(lambda: reference.preprocess(chunks, kjp.KIMI_K25), turns=3, warm=0),
-    }
-
-
-def jpegs() -> Row:
-    """Eight photo-like 2048x2048 JPEGs from bytes; both decode with Pillow."""
-    media = [jpeg(photo_like(2048, 2048, seed=100 * s)) for s in range(8)]
+def against_reference(media: list[Any], what: str) -> Row:
+    """Ours and the reference on media that the peers do not take."""
     prep = kjp.Preprocessor()
     warm(prep, media)
-    check_equal(prep(media).pixel_values, reference.preprocess(media, kjp.KIMI_K25).pixel_values, "JPEG")
+    check_equal(prep(media).pixel_values, reference.preprocess(media, kjp.KIMI_K25).pixel_values, what)
     return {
         OURS: median_ms(lambda: prep(media).pixel_values),
         "checkpoint's arithmetic": median_ms(lambda: reference.preprocess(media, kjp.KIMI_K25), turns=3, warm=0),
     }
+
+
+def video() -> Row:
+    """64 frames of 1920x1080 as 16 chunks."""
+    frames = [noise(1920, 1080, seed=s) for s in range(8)] * 8
+    chunks = [{"type": "video_chunk", "video_chunk": frames[i : i + 4]} for i in range(0, 64, 4)]
+    return against_reference(chunks, "video")
+
+
+def jpegs() -> Row:
+    """Eight photo-like 2048x2048 JPEGs from bytes; both decode with Pillow."""
+    return against_reference([jpeg(photo_like(2048, 2048, seed=100 * s)) for s in range(8)], "JPEG")
 
 
 STREAM = """

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ class CutPatches:
     dtype: str
     one_table: bool
     """All channels share one table of 256 entries, which is a third faster to look up."""
-    donate: tuple[int, ...] = (4,)
+    donate: ClassVar[tuple[int, ...]] = (4,)
 
     def shapes(self) -> Sequence[tuple[tuple[int, ...], object]]:
         n, p = self.capacity, self.patch_size

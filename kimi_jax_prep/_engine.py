@@ -7,6 +7,7 @@ about a picture's size is compiled in.
 
 import contextlib
 import functools
+import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -154,7 +155,7 @@ class Preprocessor:
                 break
         if resize:
             channels = (3, 4) if self.config.transparent_bg_config is not None else (3,)
-            for spec in (spec for c in channels for spec in all_passes(c)):
+            for spec in itertools.chain.from_iterable(map(all_passes, channels)):
                 _programs.PROGRAMS.wait(spec)
             if 4 in channels:
                 _programs.PROGRAMS.wait(CompositeTile())

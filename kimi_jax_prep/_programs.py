@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -24,10 +24,8 @@ _COMPILER_OPTIONS = {"xla_cpu_prefer_vector_width": 512}
 class Spec(Protocol):
     """A program to be compiled for the CPU: hashable, with all of its static sizes."""
 
-    @property
-    def donate(self) -> tuple[int, ...]:
-        """Arguments whose memory the result may take over."""
-        ...
+    donate: ClassVar[tuple[int, ...]]
+    """Arguments whose memory the result may take over."""
 
     @property
     def __call__(self) -> Callable[..., Any]:

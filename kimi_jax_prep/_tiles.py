@@ -8,7 +8,7 @@ lowest byte, as Pillow holds them, so that one fetch serves all channels.
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class HorizontalPass:
     taps: int
     """Weights for each output; `MOST_TAPS` means a loop over groups of `LOOP_TAPS`."""
     channels: int
-    donate: tuple[int, ...] = ()
+    donate: ClassVar[tuple[int, ...]] = ()
 
     @property
     def outputs(self) -> int:
@@ -87,7 +87,7 @@ class VerticalPass:
     taps: int
     """As of `HorizontalPass`."""
     channels: int
-    donate: tuple[int, ...] = ()
+    donate: ClassVar[tuple[int, ...]] = ()
 
     @property
     def outputs(self) -> int:
@@ -130,7 +130,7 @@ def _tap_shapes(taps: int, outputs: int) -> list[tuple[tuple[int, ...], str]]:
 class CompositeTile:
     """K3's background behind one tile of RGBA words, after the division that undoes premultiplication."""
 
-    donate: tuple[int, ...] = ()
+    donate: ClassVar[tuple[int, ...]] = ()
 
     def shapes(self) -> Sequence[tuple[tuple[int, ...], str]]:
         tile, scalar = ((ROWS, COLUMNS), "uint32"), ((), "int32")
