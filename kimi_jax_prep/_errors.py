@@ -3,6 +3,7 @@
 PrepError (a ValueError)
    ├─ ConfigError    the media_proc_cfg is incomplete, contradictory or holds an impossible value
    ├─ MediaError     a medium cannot be decoded, or its kind, mode or frame count is not supported
+   │    └─ MediaTypeError    also a TypeError: an array's dtype or device
    └─ PlanError      sizes or options do not fit the patch grid or a limit
 
 A file that is not there stays a `FileNotFoundError`. Every function that takes a list of media names the
@@ -24,3 +25,7 @@ class MediaError(PrepError):
 
 class PlanError(PrepError):
     """Sizes or options do not fit the patch grid or a limit."""
+
+
+class MediaTypeError(MediaError, TypeError):
+    """An array of a dtype, or on a device, that is not accepted; what to do is in the message."""

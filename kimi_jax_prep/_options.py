@@ -1,0 +1,80 @@
+"""How media are opened: limits on what strangers send, and choices where the field offers some."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kimi_jax_prep._errors import PlanError
+
+INPUT_DATA_FORMATS = ("channels_first", "channels_last")
+SIXTEEN_BIT = ("clip", "scale")
+
+
+@dataclass(frozen=True, slots=True)
+class MediaOptions:
+    """How media are opened. The same choice holds for sizes and pixels, on every path.
+
+    Raises:
+      PlanError: a value that is not among the valid ones.
+    """
+
+    allow_paths: bool = False
+    """Whether a plain string may be the name of a file. `pathlib.Path` always may."""
+    max_pixels: int | None = 178_956_970
+    """Most pixels of one image or video frame, checked before decoding; None for no limit of ours. Pillow's own
+    (`PIL.Image.MAX_IMAGE_PIXELS`, twice which is our default) holds for encoded images all the same."""
+    max_frames: int | None = 4096
+    """Most frames that are taken from one video, checked before decoding; None for no limit."""
+    exif_transpose: bool = False
+    """Whether images are turned as their EXIF orientation says, and video frames as their rotation flag says. The
+    checkpoint does neither."""
+    sixteen_bit: str = "clip"
+    """"clip" follows the checkpoint: values above 255 become 255, with one warning a call. "scale" takes the upper 8
+    of 16 bits."""
+    input_data_format: str | None = None
+    """Layout of arrays, "channels_first" or "channels_last"; None looks at the shape."""
+
+    def __post_init__(self) -> None:
+        for name in ("allow_paths", "exif_transpose"):
+            if not isinstance(getattr(self, name), bool):
+                raise PlanError(f"`{name}` is {getattr(self, name)!r}; expected True or False.")
+        for name in ("max_pixels", "max_frames"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise PlanError(f"`{name}` is {value!r}; expected a positive whole number or None.")
+        _one_of("sixteen_bit", self.sixteen_bit, SIXTEEN_BIT)
+        _one_of("input_data_format", self.input_data_format, (*INPUT_DATA_FORMATS, None))
+
+    def replace(self, **changes: Any) -> "MediaOptions":
+        """These options with some changed.
+
+        Raises:
+          PlanError: a value that is not among the valid ones.
+          TypeError: an unknown name.
+        """
+        check_keywords(changes, OPTIONS)
+        return dataclasses.replace(self, **changes) if changes else self
+
+
+OPTIONS = tuple(field.name for field in dataclasses.fields(MediaOptions))
+
+
+def check_keywords(given: Iterable[str], valid: Iterable[str]) -> None:
+    """Refuse keywords that do nothing.
+
+    Raises:
+      TypeError: naming the valid keyword that is nearest, or all of them.
+    """
+    valid = tuple(valid)
+    for name in given:
+        if name not in valid:
+            near = difflib.get_close_matches(name, valid, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(map(repr, valid))}."
+            raise TypeError(f"got an unexpected keyword argument {name!r}; {hint}")
+
+
+def _one_of(name: str, value: object, valid: tuple[object, ...]) -> None:
+    if not any(value is v or value == v for v in valid):
+        raise PlanError(f"`{name}` is {value!r}; expected one of {', '.join(map(repr, valid))}.")
