@@ -22,7 +22,9 @@ from transformers.utils import TensorType
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep.processor import OVERRIDES, KimiImageProcessor, _converter
+from kimi_jax_prep._image_processor import OVERRIDES
+from kimi_jax_prep._tensors import converter
+from kimi_jax_prep.processor import KimiImageProcessor
 
 K25, K3 = kjp.KIMI_K25, kjp.KIMI_K3
 
@@ -111,7 +113,7 @@ def test_dtypes_in_torch(dtype):
 def test_bfloat16_goes_to_torch_without_a_copy():
     torch = pytest.importorskip("torch", reason="torch is an extra")
     array = kjp.preprocess(PICTURES, config=K25, dtype="bfloat16").pixel_values
-    tensor = _converter("pt")(array)
+    tensor = converter("pt")(array)
     assert tensor.dtype == torch.bfloat16
     assert tensor.data_ptr() == array.ctypes.data
 
