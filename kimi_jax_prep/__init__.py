@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_jax_prep import _fork as _fork  # its hook must be there before any fork
 from kimi_jax_prep._config import KIMI_K3, KIMI_K25, KIMI_K26, KIMI_K27, MediaProcConfig, TransparentBgConfig
-from kimi_jax_prep._errors import ConfigError, MediaError, PlanError, PrepError
+from kimi_jax_prep._errors import ConfigError, MediaError, MediaTypeError, PlanError, PrepError
 from kimi_jax_prep._geometry import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video
+from kimi_jax_prep._options import MediaOptions
 
 if TYPE_CHECKING:
+    from kimi_jax_prep._batch import Failure as Failure
     from kimi_jax_prep._batch import PatchBatch as PatchBatch
     from kimi_jax_prep._composite import composite as composite
     from kimi_jax_prep._engine import Preprocessor as Preprocessor
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
     from kimi_jax_prep._patchify import unpatchify as unpatchify
     from kimi_jax_prep._resize import resize_bicubic as resize_bicubic
     from kimi_jax_prep._tables import normalize_lut as normalize_lut
+    from kimi_jax_prep.video import split_video_chunks as split_video_chunks
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "Failure": "_batch",
     "PatchBatch": "_batch",
     "Preprocessor": "_engine",
     "composite": "_composite",
@@ -33,6 +37,7 @@ _LAZY = {
     "preprocess": "_engine",
     "preprocess_frames": "_patchify",
     "resize_bicubic": "_resize",
+    "split_video_chunks": "video",
     "unpatchify": "_patchify",
 }
 
@@ -42,9 +47,12 @@ __all__ = [
     "KIMI_K26",
     "KIMI_K27",
     "ConfigError",
+    "Failure",
     "MediaError",
+    "MediaOptions",
     "MediaPlan",
     "MediaProcConfig",
+    "MediaTypeError",
     "PatchBatch",
     "PlanError",
     "PrepError",
@@ -60,6 +68,7 @@ __all__ = [
     "preprocess",
     "preprocess_frames",
     "resize_bicubic",
+    "split_video_chunks",
     "unpatchify",
 ]
 

@@ -215,14 +215,14 @@ class MediaProcConfig:
         outer = dict(values)
         nested = outer.pop("media_proc_cfg", None)
         if nested is None:
-            inner, outer = _split(_from_transformers(outer), cls)
+            inner, outer = _split(from_transformers(outer), cls)
             unknown: dict[str, Any] = {}
         else:
             if not isinstance(nested, Mapping):
                 raise ConfigError(f"`media_proc_cfg` is {nested!r}; expected a JSON object.")
-            inner, unknown = _split(_from_transformers(nested), cls)
+            inner, unknown = _split(from_transformers(nested), cls)
             # A flat copy of a nested key may only repeat it; two different values cannot both be meant.
-            flat, outer = _split(_from_transformers(outer), cls)
+            flat, outer = _split(from_transformers(outer), cls)
             for key, value in flat.items():
                 if key in inner and not _same_json(inner[key], value):
                     raise ConfigError(
@@ -348,7 +348,7 @@ def _same_json(a: object, b: object) -> bool:
     return isinstance(a, bool) == isinstance(b, bool) and plain(a) == plain(b)
 
 
-def _from_transformers(values: Mapping[str, Any]) -> dict[str, Any]:
+def from_transformers(values: Mapping[str, Any]) -> dict[str, Any]:
     """Rename the keys of transformers' port; whatever the checkpoint's dialect says must agree."""
     translated: dict[str, Any] = {}
     out = dict(values)

@@ -5,38 +5,42 @@ pixels. One program for each capacity cuts it into patches through windows at ru
 about a picture's size is compiled in.
 """
 
-import contextlib
 import functools
+import inspect
 import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Shaped, UInt32
 
 from kimi_jax_prep import _programs, reference
-from kimi_jax_prep._batch import PatchBatch
+from kimi_jax_prep._batch import Failure, PatchBatch
+from kimi_jax_prep._colour import render
 from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
 from kimi_jax_prep._cut import BYTES_A_PIXEL, CutPatches, table_of, windows
-from kimi_jax_prep._errors import PlanError, PrepError
+from kimi_jax_prep._errors import PlanError
 from kimi_jax_prep._fork import forked_after_jax
 from kimi_jax_prep._frames import place
-from kimi_jax_prep._geometry import CAPACITIES, MediaPlan, patch_capacity, positive_int, total_patches
+from kimi_jax_prep._geometry import CAPACITIES, patch_capacity, positive_int
+from kimi_jax_prep._items import Failures, Item, num_patches_of, open_items, without
 from kimi_jax_prep._memory import Lent, Owner, Pool
+from kimi_jax_prep._options import OPTIONS, MediaOptions, check_keywords
+from kimi_jax_prep._picture import Frame
 from kimi_jax_prep._tables import normalize_lut, output_dtype
+from kimi_jax_prep._threads import in_turn, side_by_side
 from kimi_jax_prep._tiles import CompositeTile, all_passes
-from kimi_jax_prep.media import Medium, open_medium, render
+from kimi_jax_prep.media import warn_of_clipping
 
 BACKENDS = ("jax", "numpy")
+ON_ERROR = ("raise", "skip")
 # What the NumPy path takes for one patch, and XLA's compiler for one program, in seconds on a slow core. Below their
 # ratio a caller is answered by NumPy while the program is compiled in the background.
 _NUMPY_PATCH, _COMPILING = 10e-6, 0.15
-In = TypeVar("In")
-Out = TypeVar("Out")
 # Pixels that are worth a task of their own.
 _TASK_PIXELS = 1 << 18
 
@@ -52,9 +56,11 @@ class Preprocessor:
         run on. XLA's pool is a different one: see docs/threads.md.
       max_cached_bytes: of free result and canvas memory that is kept; 0 keeps none.
       backend: "jax", or "numpy" for the reference's path (the same bits, no JAX).
+      **options: of `MediaOptions`: limits on strangers' media, EXIF, 16-bit pictures, layout of arrays.
 
     Raises:
-      PlanError: an unknown dtype or backend, or a number below its minimum.
+      PlanError: an unknown dtype or backend, a number below its minimum, an impossible option.
+      TypeError: an unknown keyword.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class Preprocessor:
         num_threads: int | None = None,
         max_cached_bytes: int = 1 << 30,
         backend: str = "jax",
+        **options: Any,
     ) -> None:
         if not isinstance(config, MediaProcConfig):
             raise TypeError(
@@ -79,6 +86,8 @@ class Preprocessor:
             num_threads = positive_int("num_threads", num_threads)
         if max_cached_bytes != 0:
             max_cached_bytes = positive_int("max_cached_bytes", max_cached_bytes)
+        check_keywords(options, (*_SETTINGS, *OPTIONS))
+        self.options = MediaOptions(**options)
         self.config = config
         self.dtype = dtype
         self.device = device
@@ -95,28 +104,45 @@ class Preprocessor:
         most = (2**31 - 1) // (config.patch_size**2 * BYTES_A_PIXEL)
         self._most_patches = max(c for c in CAPACITIES if c <= most)
 
-    def __call__(self, medias: Iterable[Any]) -> PatchBatch:
+    def __call__(self, medias: Iterable[Any], *, on_error: str = "raise", **options: Any) -> PatchBatch:
         """Patches of media, in the caller's order.
 
         Args:
           medias: see `kimi_jax_prep.media`. An empty list gives empty arrays.
+          on_error: "skip" leaves media out that cannot be read, and lists them in the result's `failures`.
+          **options: of `MediaOptions`, for this call.
 
         Raises:
           PrepError: with the index of the medium at fault.
           FileNotFoundError: a path does not exist; its index is in the message.
-          TypeError: `medias` is one medium instead of a list.
+          TypeError: `medias` is one medium instead of a list, or an unknown keyword.
         """
-        opened = open_all(medias)
-        plans = tuple(_for_each(opened, lambda medium: medium.plan(self.config)))
-        n = total_patches(plans)
+        if on_error not in ON_ERROR:
+            raise PlanError(f"`on_error` is {on_error!r}; expected one of {', '.join(map(repr, ON_ERROR))}.")
+        chosen = self.options.replace(**options)
+        failures = Failures(skip=on_error == "skip")
+        items = open_items(medias, self.config, chosen, failures)
+        warn_of_clipping((item.medium for item in items), chosen)
+        n = num_patches_of(items)
         if self.backend == "numpy" or forked_after_jax():
-            pixel_values = self._with_numpy(opened, plans)
+            pixel_values = self._with_numpy(items, failures)
         elif n > self._most_patches:
-            pixel_values = self._in_parts(opened, plans)
+            pixel_values = self._in_parts(items, failures)
         else:
-            pixel_values = self._with_jax(opened, plans)
-        grid_thws = np.array([plan.grid_thw for plan in plans], np.int64).reshape(-1, 3)
-        return self._to_device(PatchBatch(pixel_values, grid_thws, plans))
+            pixel_values = self._with_jax(items, failures)
+        if failures:
+            pixel_values, items = without(failures, pixel_values, items)
+        plans = tuple(item.plan for item in items)
+        return self._to_device(
+            PatchBatch(
+                pixel_values,
+                np.array([plan.grid_thw for plan in plans], np.int64).reshape(-1, 3),
+                plans,
+                tuple(item.source for item in items),
+                tuple(item.medium.prompt for item in items),
+                tuple(Failure(i, failures[i]) for i in sorted(failures)),
+            )
+        )
 
     @property
     def compiled_programs(self) -> tuple[str, ...]:
@@ -172,17 +198,18 @@ class Preprocessor:
             "num_threads": self._num_threads_asked,
             "max_cached_bytes": self._pool.max_bytes,
             "backend": self.backend,
+            **self.options.changed(),
         }
         return functools.partial(Preprocessor, self.config, **settings), ()
 
     def _cut(self, capacity: int) -> CutPatches:
         return CutPatches(capacity, self.config.patch_size, self.dtype, self._one_table)
 
-    def _with_jax(self, opened: list[Medium], plans: tuple[MediaPlan, ...]) -> Shaped[np.ndarray, "n 3 p p"]:
-        n = total_patches(plans)
+    def _with_jax(self, items: Sequence[Item], failures: Failures) -> Shaped[np.ndarray, "n 3 p p"]:
+        n = num_patches_of(items)
         spec, program = self._program_for(n)
         if program is None:
-            return self._with_numpy(opened, plans)
+            return self._with_numpy(items, failures)
         p = self.config.patch_size
         used = spec.capacity * p * p * BYTES_A_PIXEL
         # Canvases of one power of two serve all capacities below it.
@@ -190,8 +217,8 @@ class Preprocessor:
         key = ("canvas", size)
         canvas = self._pool.take(key) or Lent((size,), np.uint8, _programs.cpu_device())
         try:
-            self._place(opened, plans, canvas.array[:used].view(np.uint32))
-            start, stride = windows(plans, p, spec.capacity)
+            self._place(items, canvas.array[:used].view(np.uint32), failures)
+            start, stride = windows([item.plan for item in items], p, spec.capacity)
             result = program(canvas.on_device(used), start, stride, self._table, self._old_result(spec))
             result.block_until_ready()
         finally:
@@ -224,55 +251,53 @@ class Preprocessor:
         shape, dtype = spec.shapes()[-1]
         return jax.device_put(np.zeros(shape, dtype), _programs.cpu_device(), may_alias=False)  # type: ignore[arg-type]  # a name of a dtype
 
-    def _place(self, opened: list[Medium], plans: tuple[MediaPlan, ...], canvas: UInt32[np.ndarray, "pixels"]) -> None:
-        frames = list(_frames_on(canvas, opened, plans, self.config.patch_size))
+    def _place(self, items: Sequence[Item], canvas: UInt32[np.ndarray, "pixels"], failures: Failures) -> None:
+        frames = list(_frames_on(canvas, items, self.config.patch_size))
         shares = list(_shares(frames)) if self.num_threads > 1 else [frames]
         # Where shares are few, the strips of each frame are shared out instead.
         by_frame = len(shares) >= self.num_threads
-        run = _in_turn if by_frame else self._side_by_side
+        run = in_turn if by_frame else functools.partial(side_by_side, num_threads=self.num_threads)
 
-        def work(share: list[tuple[int, Any, MediaPlan, np.ndarray]]) -> None:
-            for i, image, plan, rectangle in share:
-                with _naming(i):
-                    place(image, plan, self.config, rectangle, run)
+        def work(share: list[tuple[Item, Frame, np.ndarray]]) -> None:
+            for item, frame, rectangle in share:
+                if item.source not in failures:
+                    with failures.about(item.source):
+                        place(frame.load(), item.plan, self.config, rectangle, run)
 
         tasks = [functools.partial(work, share) for share in shares]
-        (self._side_by_side if by_frame else _in_turn)(tasks)
+        if by_frame:
+            side_by_side(tasks, self.num_threads)
+        else:
+            in_turn(tasks)
 
-    def _side_by_side(self, tasks: Iterable[Callable[[], None]]) -> None:
-        pending = list(tasks)
-        if len(pending) == 1:
-            pending[0]()
-            return
-        futures = [_executor(self.num_threads).submit(task) for task in pending]
-        errors = [future.exception() for future in futures]  # waits for all: the canvas must be at rest
-        for error in errors:
-            if error is not None:
-                raise error
-
-    def _with_numpy(self, opened: list[Medium], plans: tuple[MediaPlan, ...]) -> Shaped[np.ndarray, "n 3 p p"]:
+    def _with_numpy(self, items: Sequence[Item], failures: Failures) -> Shaped[np.ndarray, "n 3 p p"]:
         p = self.config.patch_size
-        out = np.empty((total_patches(plans), 3, p, p), output_dtype(self.dtype))
+        out = np.empty((num_patches_of(items), 3, p, p), output_dtype(self.dtype))
         first = 0
-        for i, (medium, plan) in enumerate(zip(opened, plans, strict=True)):
-            with _naming(i):
-                for image in medium.frames:
-                    pixels = np.asarray(render(image, plan, self.config))
+        for item in items:
+            plan = item.plan
+            size = plan.num_patches // plan.grid_thw[0]
+            for k, frame in enumerate(item.medium.frames):
+                if item.source in failures:
+                    break
+                with failures.about(item.source):
+                    pixels = np.asarray(render(frame.load(), plan, self.config))
                     padded = np.pad(pixels, ((0, plan.pad_bottom), (0, plan.pad_right), (0, 0)))
                     patches = reference.patchify(padded[None], p)
+                    part = out[first + k * size : first + (k + 1) * size]
                     for c in range(3):
                         lut = self._lut if self._one_table else self._lut[:, c]
-                        out[first : first + len(patches), c] = lut[patches[:, c]]
-                    first += len(patches)
+                        part[:, c] = lut[patches[:, c]]
+            first += plan.num_patches
         return out
 
-    def _in_parts(self, opened: list[Medium], plans: tuple[MediaPlan, ...]) -> Shaped[np.ndarray, "n 3 p p"]:
+    def _in_parts(self, items: Sequence[Item], failures: Failures) -> Shaped[np.ndarray, "n 3 p p"]:
         p = self.config.patch_size
-        out = np.empty((total_patches(plans), 3, p, p), output_dtype(self.dtype))
+        out = np.empty((num_patches_of(items), 3, p, p), output_dtype(self.dtype))
         first = begin = 0
-        for end in range(1, len(plans) + 1):
-            if end == len(plans) or total_patches(plans[begin : end + 1]) > self._most_patches:
-                part = self._with_jax(opened[begin:end], plans[begin:end])
+        for end in range(1, len(items) + 1):
+            if end == len(items) or num_patches_of(items[begin : end + 1]) > self._most_patches:
+                part = self._with_jax(items[begin:end], failures)
                 out[first : first + len(part)] = part
                 first += len(part)
                 begin = end
@@ -285,30 +310,36 @@ class Preprocessor:
             raise RuntimeError("this process was forked after JAX had started, so nothing can go to a JAX device in it")
         wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]  # set by JAX at run time
         grids = batch.grid_thws if wide else batch.grid_thws.astype(np.int32)
-        return PatchBatch(
-            jax.device_put(batch.pixel_values, self.device), jax.device_put(grids, self.device), batch.plans
+        return replace(
+            batch,
+            pixel_values=jax.device_put(batch.pixel_values, self.device),
+            grid_thws=jax.device_put(grids, self.device),
         )
 
 
+_SETTINGS = tuple(inspect.signature(Preprocessor).parameters)[:-1]
+
+
 def _frames_on(
-    canvas: UInt32[np.ndarray, "pixels"], opened: Sequence[Medium], plans: Sequence[MediaPlan], patch_size: int
-) -> Iterator[tuple[int, Any, MediaPlan, np.ndarray]]:
-    """Every frame with its medium's index, plan and rectangle of the canvas."""
+    canvas: UInt32[np.ndarray, "pixels"], items: Iterable[Item], patch_size: int
+) -> Iterator[tuple[Item, Frame, np.ndarray]]:
+    """Every frame with its rectangle of the canvas."""
     at = 0
-    for i, (medium, plan) in enumerate(zip(opened, plans, strict=True)):
-        _, rows, columns = plan.grid_thw
+    for item in items:
+        _, rows, columns = item.plan.grid_thw
         height, width = rows * patch_size, columns * patch_size
-        for image in medium.frames:
-            yield i, image, plan, canvas[at : at + height * width].reshape(height, width)
+        for frame in item.medium.frames:
+            yield item, frame, canvas[at : at + height * width].reshape(height, width)
             at += height * width
 
 
-def _shares(frames: Iterable[tuple[int, Any, MediaPlan, np.ndarray]]) -> Iterator[list[Any]]:
+def _shares(frames: Iterable[tuple[Item, Frame, np.ndarray]]) -> Iterator[list[Any]]:
     """Runs of frames that are worth a task of their own."""
     share, pixels = [], 0
-    for frame in frames:
-        share.append(frame)
-        pixels += frame[1].width * frame[1].height
+    for placed in frames:
+        share.append(placed)
+        width, height = placed[1].size
+        pixels += width * height
         if pixels >= _TASK_PIXELS:
             yield share
             share, pixels = [], 0
@@ -316,51 +347,25 @@ def _shares(frames: Iterable[tuple[int, Any, MediaPlan, np.ndarray]]) -> Iterato
         yield share
 
 
-def _in_turn(tasks: Iterable[Callable[[], None]]) -> None:
-    for task in tasks:
-        task()
-
-
-def open_all(medias: Iterable[Any]) -> list[Medium]:
-    """Open every medium of a list.
-
-    Raises: as `Preprocessor.__call__`.
-    """
-    if isinstance(medias, str | bytes | dict) or not isinstance(medias, Iterable) or hasattr(medias, "getbands"):
-        raise TypeError(f"`medias` is a list of media; got one {type(medias).__name__}. Put it in a list.")
-    return list(_for_each(medias, open_medium))
-
-
-def _for_each(items: Iterable[In], work: Callable[[In], Out]) -> Iterator[Out]:
-    for i, item in enumerate(items):
-        with _naming(i):
-            yield work(item)
-
-
-@contextlib.contextmanager
-def _naming(i: int) -> Iterator[None]:
-    """Errors inside say which medium they are about."""
-    try:
-        yield
-    except PrepError as err:
-        raise type(err)(f"medias[{i}]: {err}") from err
-    except OSError as err:
-        # A missing file stays a FileNotFoundError, with the place in the list in front.
-        raise type(err)(err.errno, f"medias[{i}]: {err.strerror or err}", err.filename) from err
-
-
 _SHARED: OrderedDict[tuple[MediaProcConfig, str], Preprocessor] = OrderedDict()
 _SHARED_POOL = Pool(1 << 30)
 _MOST_SHARED = 32
 
 
-def preprocess(medias: Iterable[Any], *, config: MediaProcConfig = KIMI_K25, dtype: str = "float32") -> PatchBatch:
-    """Patches of media, in the caller's order: `Preprocessor(config, dtype=dtype)(medias)`.
+def preprocess(
+    medias: Iterable[Any],
+    *,
+    config: MediaProcConfig = KIMI_K25,
+    dtype: str = "float32",
+    on_error: str = "raise",
+    **options: Any,
+) -> PatchBatch:
+    """Patches of media, in the caller's order: `Preprocessor(config, dtype=dtype)(medias, ...)`.
 
     The object behind it is kept for the next call with the same config and dtype, and all of them share one limit of
-    cached bytes. Args and errors: as `Preprocessor`.
+    cached bytes. Args and errors: as `Preprocessor` and its call.
     """
-    return shared_preprocessor(config, dtype=dtype)(medias)
+    return shared_preprocessor(config, dtype=dtype)(medias, on_error=on_error, **options)
 
 
 def shared_preprocessor(config: MediaProcConfig, *, dtype: str) -> Preprocessor:
@@ -375,14 +380,3 @@ def shared_preprocessor(config: MediaProcConfig, *, dtype: str) -> Preprocessor:
         while len(_SHARED) > _MOST_SHARED:
             _SHARED.popitem(last=False)
     return prep
-
-
-_EXECUTORS: dict[int, ThreadPoolExecutor] = {}
-
-
-def _executor(num_threads: int) -> ThreadPoolExecutor:
-    executor = _EXECUTORS.get(num_threads)
-    if executor is None:
-        executor = ThreadPoolExecutor(num_threads, thread_name_prefix="kimi_jax_prep")
-        executor = _EXECUTORS.setdefault(num_threads, executor)
-    return executor

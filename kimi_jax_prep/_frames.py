@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from kimi_jax_prep import _programs
+from kimi_jax_prep._colour import is_transparent, render, to_rgb
 from kimi_jax_prep._composite import blend_tables
 from kimi_jax_prep._config import MediaProcConfig, TransparentBgConfig
 from kimi_jax_prep._geometry import MediaPlan
@@ -38,7 +39,6 @@ from kimi_jax_prep._tiles import (
     cut_axis,
     straight_table,
 )
-from kimi_jax_prep.media import decode, is_transparent, render, to_rgb
 
 Run = Callable[[Iterable[Callable[[], None]]], None]
 """Runs tasks, side by side where that helps, and returns when all are done."""
@@ -70,16 +70,15 @@ class Resize(NamedTuple):
 
 
 def place(image: Image.Image, plan: MediaPlan, config: MediaProcConfig, canvas: Words, run: Run) -> None:
-    """Write one frame, resized and padded with zeros, to its rectangle of the canvas.
+    """Write one decoded frame, resized and padded with zeros, to its rectangle of the canvas.
 
     Args:
       canvas: words of R, G, B and a byte that is ignored, (padded height, padded width).
       run: for the strips of a frame that is resized.
 
     Raises:
-      MediaError: the data is cut short or broken, or its mode cannot become RGB.
+      MediaError: its mode cannot become RGB.
     """
-    decode(image)
     canvas[plan.height :] = 0
     canvas[: plan.height, plan.width :] = 0
     out = canvas[: plan.height, : plan.width]

@@ -4,25 +4,31 @@ Thin: sizes come from `_geometry`, pixels from the engine, which is shared by al
 visible to pickle, deepcopy or `save_pretrained`.
 """
 
+import collections
+import dataclasses
 import difflib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers.image_processing_base import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
-from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
+from kimi_jax_prep._batch import PatchBatch
+from kimi_jax_prep._config import KIMI_K25, MediaProcConfig, from_transformers
 from kimi_jax_prep._engine import shared_preprocessor
 from kimi_jax_prep._errors import ConfigError, MediaError, PlanError, PrepError
-from kimi_jax_prep._geometry import chunk_prompt
+from kimi_jax_prep._geometry import chunk_prompt, plan_image
+from kimi_jax_prep._options import OPTIONS, MediaOptions, check_keywords
 from kimi_jax_prep._pretrained import config_file, names_a_path, read_config
 from kimi_jax_prep._tables import output_dtype
 from kimi_jax_prep._tensors import converter
-from kimi_jax_prep.media import open_medium
+from kimi_jax_prep.media import open_media
+from kimi_jax_prep.video import split_video_chunks
 
 # What one call may change: sizes only, so that the background, mean and std stay those of the checkpoint.
 OVERRIDES = (
@@ -32,6 +38,12 @@ OVERRIDES = (
     "in_patch_limit_each_frame",
     "in_patch_limit_video",
 )
+# The first two by transformers' names.
+_TRANSFORMERS_OVERRIDES = ("max_patches", "size")
+_CALL_KEYWORDS = ("return_tensors", "do_rescale", "do_normalize", *_TRANSFORMERS_OVERRIDES)
+NAMES = ("checkpoint", "transformers")
+_OURS = ("dtype", "names", *OPTIONS)
+_WRITTEN_BY_TRANSFORMERS = ("image_processor_type", "processor_class", "feature_extractor_type")
 _MOST_PATCHES_ON_ONE_SIDE = 512
 _CONFIG_KEYS = tuple(f.name for f in fields(MediaProcConfig) if not f.name.startswith("unknown_"))
 
@@ -42,25 +54,32 @@ class KimiImageProcessor(BaseImageProcessor):
     Args:
       media_proc_cfg: the checkpoint's dict of that name, or a `MediaProcConfig`; without it K2.5's.
       dtype: of `pixel_values`: "float32", "bfloat16", "float16" or "uint8".
-      **kwargs: other keys of `preprocessor_config.json`; they are kept for `save_pretrained`.
+      names: of the outputs: "checkpoint" or "transformers", see `preprocess`.
+      **kwargs: options of `MediaOptions`; and other keys of `preprocessor_config.json`, which are kept for
+        `save_pretrained`.
 
     Raises:
       ConfigError: the config is incomplete, contradictory or holds an impossible value.
+      PlanError: an unknown dtype, an impossible option.
+      TypeError: a misspelt keyword.
     """
-
-    model_input_names = ["pixel_values", "grid_thws"]  # noqa: RUF012  # transformers reads it from the class
 
     def __init__(
         self,
         media_proc_cfg: Mapping[str, Any] | MediaProcConfig | None = None,
         *,
         dtype: str = "float32",
+        names: str = "checkpoint",
         **kwargs: Any,
     ) -> None:
         super().__init__()
         output_dtype(dtype)
-        for ours in ("image_processor_type", "processor_class", "feature_extractor_type"):
-            kwargs.pop(ours, None)
+        if names not in NAMES:
+            raise ConfigError(f"`names` is {names!r}; expected one of {', '.join(map(repr, NAMES))}.")
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        for name in _WRITTEN_BY_TRANSFORMERS:
+            kwargs.pop(name, None)
+        _refuse_misspelt(kwargs)
         if media_proc_cfg is None:
             media_proc_cfg = MediaProcConfig.from_dict(kwargs) if kwargs else KIMI_K25
         elif isinstance(media_proc_cfg, MediaProcConfig):
@@ -70,6 +89,30 @@ class KimiImageProcessor(BaseImageProcessor):
             media_proc_cfg = MediaProcConfig.from_dict({**kwargs, "media_proc_cfg": media_proc_cfg})
         self.config = media_proc_cfg
         self.dtype = dtype
+        self.names = names
+        self.options = MediaOptions(**options)
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """Keys of the outputs."""
+        if self.names == "checkpoint":
+            return ["pixel_values", "grid_thws"]
+        return ["pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "num_chunks_per_video"]
+
+    @property
+    def patch_size(self) -> int:
+        """Pixels along a patch's side."""
+        return self.config.patch_size
+
+    @property
+    def merge_size(self) -> int:
+        """Patches along a token's side: transformers' name for `merge_kernel_size`."""
+        return self.config.merge_kernel_size
+
+    @property
+    def temporal_patch_size(self) -> int:
+        """Most frames of one chunk: transformers' name for `temporal_merge_kernel_size`."""
+        return self.config.temporal_merge_kernel_size
 
     @property
     def media_proc_cfg(self) -> dict[str, Any]:
@@ -86,7 +129,13 @@ class KimiImageProcessor(BaseImageProcessor):
         return self.preprocess(images, *args, **kwargs)
 
     def preprocess(  # type: ignore[override]  # the checkpoint names its argument `medias`
-        self, medias: Any, return_tensors: Any = None, **overrides: Any
+        self,
+        medias: Any,
+        return_tensors: Any = None,
+        *,
+        do_rescale: bool = True,
+        do_normalize: bool = True,
+        **overrides: Any,
     ) -> BatchFeature:
         """Patches and grids of media.
 
@@ -94,44 +143,66 @@ class KimiImageProcessor(BaseImageProcessor):
           medias: one medium or an iterable of media, see `kimi_jax_prep.media`. An empty one gives no keys, as K3's
             own processor does.
           return_tensors: "np" or None for NumPy arrays, "pt" for torch tensors, "jax" for jax.Arrays.
-          **overrides: keys of `OVERRIDES`, for this call only. They are counts of patches or tokens, and no side may
-            exceed 512 patches, where the model's positions end.
+          do_rescale, do_normalize: both False for bytes, to be normalized on the device. One table does both.
+          **overrides: keys of `OVERRIDES` (or `max_patches` and `size`, as transformers names two of them) and of
+            `MediaOptions`, for this call only. The former are counts of patches or tokens, and no side may exceed 512
+            patches, where the model's positions end.
 
         Returns:
-          `pixel_values` (N, 3, 14, 14) in the processor's dtype and `grid_thws` (media, 3) int64 ("jax": int32, or
-          int64 under x64). NumPy and torch results are writable and the caller's own.
+          `pixel_values` (N, 3, 14, 14) in the processor's dtype and `grid_thws` (rows, 3) int64 ("jax": int32, or
+          int64 under x64), a row for each image and each chunk of a video. With `names="transformers"`:
+          `pixel_values` and `image_grid_thw` of the images, `pixel_values_videos`, `video_grid_thw` and
+          `num_chunks_per_video` (videos,) of the rest, as far as there are any. NumPy and torch results are writable
+          and the caller's own.
 
         Raises:
           PrepError: with the index of the medium at fault; also for unknown `return_tensors` and impossible overrides.
           FileNotFoundError: a path does not exist; its index is in the message.
           TypeError: an unknown keyword.
-          ImportError: "pt" without torch.
+          ImportError: "pt" without torch, a video file without PyAV.
           RuntimeError: "jax" in a process that was forked after JAX had started.
         """
         convert = converter(return_tensors)
-        config = self._overridden(overrides)
+        config, options = self._overridden(overrides)
+        if do_rescale is not do_normalize or not isinstance(do_rescale, bool):
+            raise PlanError(
+                f"`do_rescale` is {do_rescale!r} and `do_normalize` is {do_normalize!r}: one table does both, so both "
+                "are True, or both are False for bytes that are normalized later."
+            )
         medias = [medias] if _is_one_medium(medias) else list(medias)
         if not medias:
             return BatchFeature({})
         for i, media in enumerate(medias):
             if isinstance(media, list | tuple):
                 raise MediaError(f"medias[{i}]: got a {type(media).__name__}; all media come in one flat list.")
-        batch = shared_preprocessor(config, dtype=self.dtype)(medias)
-        return BatchFeature({"pixel_values": convert(batch.pixel_values), "grid_thws": convert(batch.grid_thws)})
+        prep = shared_preprocessor(config, dtype=self.dtype if do_rescale else "uint8")
+        batch = prep(medias, **dataclasses.asdict(options))
+        if self.names == "checkpoint":
+            return BatchFeature({"pixel_values": convert(batch.pixel_values), "grid_thws": convert(batch.grid_thws)})
+        is_image = [not _is_video(media) for media in medias]
+        return BatchFeature({key: convert(value) for key, value in _transformers_names(batch, is_image).items()})
 
-    def media_tokens_calculator(self, media: Any) -> int:
-        """Tokens of one medium, from its header: nothing is decoded.
+    def media_tokens_calculator(self, media: Any, **overrides: Any) -> int:
+        """Tokens of one medium, from its header: nothing is decoded. A video's are those of all its chunks.
 
-        Raises: as `kimi_jax_prep.media.open_medium`.
+        Args:
+          **overrides: as for `preprocess`.
+
+        Raises: as `kimi_jax_prep.media.open_media`.
         """
-        return open_medium(media).plan(self.config).num_tokens
+        config, options = self._overridden(overrides)
+        return sum(medium.plan(config).num_tokens for medium in open_media(media, config, options))
 
-    def get_resize_config(self, media: Any) -> dict[str, int]:
+    def get_resize_config(self, media: Any, **overrides: Any) -> dict[str, int]:
         """Sizes of one medium, from its header, in the checkpoint's words. Widths and heights are in pixels.
 
-        Raises: as `kimi_jax_prep.media.open_medium`.
+        Raises: as `kimi_jax_prep.media.open_media`; also for a video, which has several: see `split_video_chunks`.
         """
-        plan = open_medium(media).plan(self.config)
+        config, options = self._overridden(overrides)
+        opened = open_media(media, config, options)
+        if _is_video(media) and media["type"] == "video":
+            raise MediaError("a video has a size for each of its chunks; ask for those of `split_video_chunks(video)`.")
+        plan = opened[0].plan(config)
         return {
             "num_tokens": plan.num_tokens,
             "new_width": plan.width,
@@ -140,6 +211,26 @@ class KimiImageProcessor(BaseImageProcessor):
             "pad_height": plan.pad_bottom,
             "sampled_nframes": plan.grid_thw[0],
         }
+
+    def get_number_of_image_patches(
+        self, height: int, width: int, images_kwargs: Mapping[str, Any] | None = None
+    ) -> int:
+        """Patches of an image of this size, in pixels.
+
+        Args:
+          images_kwargs: as the overrides of `preprocess`; others are ignored.
+
+        Raises:
+          PlanError: a side is not a positive whole number, or an override is impossible.
+        """
+        known = {k: v for k, v in (images_kwargs or {}).items() if k in (*OVERRIDES, *_TRANSFORMERS_OVERRIDES)}
+        config, _ = self._overridden(known)
+        return plan_image(width=width, height=height, config=config).num_patches
+
+    def split_video_chunks(self, video: Any, *, fps: float | None = None, **options: Any) -> list[dict[str, Any]]:
+        """A video as the chunks that `preprocess` takes: `kimi_jax_prep.video.split_video_chunks` with this config."""
+        chosen = dataclasses.asdict(self.options) | options
+        return split_video_chunks(video, config=self.config, fps=fps, **chosen)
 
     @staticmethod
     def make_chunk_prompt(timestamp_text: str) -> str:
@@ -197,21 +288,28 @@ class KimiImageProcessor(BaseImageProcessor):
           TypeError: a misspelt keyword.
         """
         return_unused = kwargs.pop("return_unused_kwargs", False)
-        named = {name: kwargs.pop(name) for name in ("media_proc_cfg", "dtype") if name in kwargs}
+        values = {k: v for k, v in image_processor_dict.items() if k not in _WRITTEN_BY_TRANSFORMERS}
+        given = {name: values.pop(name) for name in _OURS if name in values}
+        given |= {name: kwargs.pop(name) for name in _OURS if name in kwargs}
+        config = MediaProcConfig.from_dict(values)
+        if "media_proc_cfg" in kwargs:
+            config = _same_model(config, kwargs.pop("media_proc_cfg"))
+        if {"max_patches", "size"} & kwargs.keys():
+            theirs = {name: kwargs.pop(name) for name in ("max_patches", "size") if name in kwargs}
+            kwargs = {**kwargs, **_from_transformers(theirs)}
         changed = {name: kwargs.pop(name) for name in _CONFIG_KEYS if name in kwargs}
-        for name in kwargs:
-            near = difflib.get_close_matches(name, (*_CONFIG_KEYS, "media_proc_cfg", "dtype"), n=1, cutoff=0.8)
-            if near:
-                raise TypeError(f"got an unexpected keyword argument {name!r}; did you mean {near[0]!r}?")
-        processor = cls(**{**image_processor_dict, **named})
-        if changed:
-            processor.config = replace(processor.config, **changed)
+        _refuse_misspelt(kwargs)
+        processor = cls(replace(config, **changed), **given)
         return (processor, kwargs) if return_unused else processor
 
     def to_dict(self) -> dict[str, Any]:
-        """The checkpoint's dialect, plain JSON types, unknown keys in their places; `dtype` only if not float32."""
+        """The checkpoint's dialect, plain JSON types, unknown keys in their places; our own settings where changed."""
         values = self.config.to_dict() | {"image_processor_type": type(self).__name__}
-        return values if self.dtype == "float32" else values | {"dtype": self.dtype}
+        if self.dtype != "float32":
+            values["dtype"] = self.dtype
+        if self.names != "checkpoint":
+            values["names"] = self.names
+        return values | self.options.changed()
 
     def __getstate__(self) -> dict[str, Any]:
         # Pickle writes a shared object otherwise than two equal ones. As one text, equal configs give equal bytes
@@ -221,20 +319,71 @@ class KimiImageProcessor(BaseImageProcessor):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         vars(self).update({**state, "config": MediaProcConfig.from_dict(json.loads(state["config"]))})
 
-    def _overridden(self, overrides: Mapping[str, Any]) -> MediaProcConfig:
-        for name in overrides:
-            if name not in OVERRIDES:
-                near = difflib.get_close_matches(name, (*OVERRIDES, "return_tensors"), n=1)
-                valid = ", ".join(map(repr, OVERRIDES))
-                hint = f"did you mean {near[0]!r}?" if near else f"expected one of {valid}."
-                raise TypeError(f"preprocess() got an unexpected keyword argument {name!r}; {hint}")
-        config = replace(self.config, **overrides) if overrides else self.config
-        if "patch_limit_on_one_side" in overrides and config.patch_limit_on_one_side > _MOST_PATCHES_ON_ONE_SIDE:
+    def _overridden(self, overrides: Mapping[str, Any]) -> tuple[MediaProcConfig, MediaOptions]:
+        """Config and options of one call."""
+        if not overrides:
+            return self.config, self.options
+        check_keywords(overrides, (*OVERRIDES, *OPTIONS, *_CALL_KEYWORDS))
+        sizes = {name: value for name, value in overrides.items() if name not in OPTIONS}
+        options = self.options.replace(**{name: value for name, value in overrides.items() if name in OPTIONS})
+        config = replace(self.config, **_from_transformers(sizes))
+        if config.patch_limit_on_one_side > max(_MOST_PATCHES_ON_ONE_SIDE, self.config.patch_limit_on_one_side):
             raise PlanError(
                 f"`patch_limit_on_one_side` is {config.patch_limit_on_one_side}; the model's positions end at "
                 f"{_MOST_PATCHES_ON_ONE_SIDE} patches."
             )
-        return config
+        return config, options
+
+
+def _from_transformers(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes by the checkpoint's names. The budget of a frame stays unless it is given."""
+    translated = from_transformers(overrides)
+    return {name: value for name, value in translated.items() if name in overrides or name in OVERRIDES[:2]}
+
+
+def _refuse_misspelt(keywords: Iterable[str]) -> None:
+    valid = (*_CONFIG_KEYS, *_OURS, "media_proc_cfg")
+    for name in keywords:
+        near = difflib.get_close_matches(name, valid, n=1, cutoff=0.8)
+        if near and name not in valid:
+            raise TypeError(f"got an unexpected keyword argument {name!r}; did you mean {near[0]!r}?")
+
+
+def _same_model(config: MediaProcConfig, given: Mapping[str, Any] | MediaProcConfig) -> MediaProcConfig:
+    """The config that was given, if it is for the model that a folder's own config is for.
+
+    Raises:
+      ConfigError: only one of the two paints a background behind transparent pixels.
+    """
+    if not isinstance(given, MediaProcConfig):
+        given = MediaProcConfig.from_dict({"media_proc_cfg": given})
+    if (config.transparent_bg_config is None) != (given.transparent_bg_config is None):
+        this, other = ("K2.5", "K3") if config.transparent_bg_config is None else ("K3", "K2.5")
+        raise ConfigError(
+            f"this is a folder of {this} (by `transparent_bg_config`) but `media_proc_cfg` is {other}'s, which treats "
+            "transparent pixels in another way; leave `media_proc_cfg` out, or load the other folder."
+        )
+    return given
+
+
+def _is_video(media: Any) -> bool:
+    return isinstance(media, Mapping) and media.get("type") in ("video", "video_chunk")
+
+
+def _transformers_names(batch: PatchBatch, is_image: Sequence[bool]) -> dict[str, np.ndarray]:
+    """Outputs by transformers' names, images apart from videos. Without a copy where there is only one kind."""
+    rows = np.array([is_image[source] for source in batch.sources])
+    patches = np.repeat(rows, [plan.num_patches for plan in batch.plans])
+    outputs = {}
+    if rows.any():
+        outputs["pixel_values"] = batch.pixel_values if rows.all() else batch.pixel_values[patches]
+        outputs["image_grid_thw"] = batch.grid_thws[rows]
+    if not rows.all():
+        outputs["pixel_values_videos"] = batch.pixel_values[~patches] if rows.any() else batch.pixel_values
+        outputs["video_grid_thw"] = batch.grid_thws[~rows]
+        chunks = collections.Counter(source for source in batch.sources if not is_image[source])
+        outputs["num_chunks_per_video"] = np.array([chunks[source] for source in sorted(chunks)], np.int64)
+    return outputs
 
 
 def _is_one_medium(medias: Any) -> bool:

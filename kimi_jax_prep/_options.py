@@ -35,9 +35,11 @@ class MediaOptions:
     of 16 bits."""
     input_data_format: str | None = None
     """Layout of arrays, "channels_first" or "channels_last"; None looks at the shape."""
+    progress: bool = False
+    """Whether tqdm shows how far the decoding of a video file is."""
 
     def __post_init__(self) -> None:
-        for name in ("allow_paths", "exif_transpose"):
+        for name in ("allow_paths", "exif_transpose", "progress"):
             if not isinstance(getattr(self, name), bool):
                 raise PlanError(f"`{name}` is {getattr(self, name)!r}; expected True or False.")
         for name in ("max_pixels", "max_frames"):
@@ -56,6 +58,11 @@ class MediaOptions:
         """
         check_keywords(changes, OPTIONS)
         return dataclasses.replace(self, **changes) if changes else self
+
+    def changed(self) -> dict[str, Any]:
+        """Those that differ from the defaults."""
+        defaults = dataclasses.asdict(MediaOptions())
+        return {name: value for name, value in dataclasses.asdict(self).items() if value != defaults[name]}
 
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(MediaOptions))

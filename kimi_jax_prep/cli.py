@@ -54,9 +54,10 @@ def run(
         raise PrepError("an .npz file cannot hold bfloat16; write .safetensors, or ask for another --dtype.")
 
     from kimi_jax_prep._engine import Preprocessor
-    from kimi_jax_prep.media import open_medium
+    from kimi_jax_prep._options import MediaOptions
+    from kimi_jax_prep._picture import open_image
 
-    width, height = open_medium(image).size
+    width, height = open_image(image, MediaOptions()).size
     prep = Preprocessor(media_proc_cfg, dtype=dtype.value)
     start = time.perf_counter()
     prep([image])

@@ -1,40 +1,58 @@
-"""From what people hold in their hands to frames of RGB bytes: opening, colour, Pillow's resize.
+"""From what people hold in their hands to frames: what a medium is, its size from its header, its pixels later.
 
-A medium is a PIL image, encoded bytes, an `os.PathLike`, a uint8 array, or one of the checkpoint's dicts
-`{"type": "image", "image": ...}` and `{"type": "video_chunk", "video_chunk": [frames]}`. Nothing that the caller
-passed is changed, and no file stays open.
+A medium is
+
+- a picture: a PIL image; encoded bytes, a binary file, an `os.PathLike` or a `data:` URL; an array of bytes (NumPy,
+  JAX, torch);
+- `{"type": "image", "image": picture}`;
+- `{"type": "video_chunk", "video_chunk": frames}`: a list of pictures or an array (t, h, w, 3), up to
+  `temporal_merge_kernel_size` of them;
+- `{"type": "video", "video": video}`: a video file as path, bytes, binary file or `data:` URL, or frames; sampled and
+  cut into chunks. Frames are sampled if `"fps"` says how many a second they are; else they are as sampled already.
+
+`MediaOptions` says how they are opened. Nothing that the caller passed is changed, no file stays open, nothing is
+fetched.
 """
 
-import io
+import functools
 import os
+import sys
 import threading
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image
 
-from kimi_jax_prep._composite import blend_tables
-from kimi_jax_prep._config import MediaProcConfig, TransparentBgConfig
+from kimi_jax_prep._arrays import frame_pixels, is_array
+from kimi_jax_prep._config import MediaProcConfig
+from kimi_jax_prep._encoded import encoded
 from kimi_jax_prep._errors import MediaError
-from kimi_jax_prep._geometry import MediaPlan, plan_chunk, plan_image
+from kimi_jax_prep._geometry import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video
+from kimi_jax_prep._options import MediaOptions
+from kimi_jax_prep._picture import CLIPPED_MODES, Frame, check_size, open_image, unwrapped
+from kimi_jax_prep._video_file import VideoFile
 
-MEDIA_KINDS = (
-    "a PIL image, encoded bytes, an os.PathLike, a uint8 array (h, w, 3), or a dict "
-    '{"type": "image", "image": ...} or {"type": "video_chunk", "video_chunk": [frames]}'
-)
+_DEFAULTS = MediaOptions()
+_KINDS = ("image", "video_chunk", "video")
+_CLOCKWISE = {
+    90: Image.Transpose.ROTATE_270,
+    180: Image.Transpose.ROTATE_180,
+    270: Image.Transpose.ROTATE_90,
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Medium:
-    """One opened medium. Images may still be undecoded: Pillow reads their pixels when they are needed."""
+    """One image or one video chunk: one row of `grid_thws`."""
 
-    frames: tuple[Image.Image, ...]
+    frames: tuple[Frame, ...]
     is_chunk: bool
     """A video chunk, even of one frame, has the budget of a video frame."""
+    prompt: str | None = None
+    """The text that stands for a chunk, where that is known."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -49,174 +67,148 @@ class Medium:
         return plan_image(width=width, height=height, config=config)
 
 
-def open_medium(media: Any) -> Medium:
-    """Open one medium; only headers are read.
+def open_media(media: Any, config: MediaProcConfig, options: MediaOptions = _DEFAULTS) -> tuple[Medium, ...]:
+    """Open one medium: an image or a chunk as it is, a video as its chunks. Only headers are read.
 
     Raises:
-      MediaError: it is of no kind listed in `MEDIA_KINDS`, cannot be recognised as an image, or is empty.
+      MediaError: it is of no kind listed above, cannot be recognised, is empty, or exceeds a limit.
+      PlanError: a rate that is not a finite number above 0.
       FileNotFoundError, PermissionError, IsADirectoryError: a path cannot be read.
+      ImportError: a video file without PyAV.
     """
-    if isinstance(media, Mapping):
-        return _open_dict(media)
-    return Medium((open_image(media),), is_chunk=False)
-
-
-def _open_dict(media: Mapping[str, Any]) -> Medium:
+    if not isinstance(media, Mapping):
+        return (Medium((open_image(media, options),), is_chunk=False),)
     kind = media.get("type")
-    if kind not in ("image", "video_chunk"):
-        raise MediaError(f"unknown medium type {kind!r}; expected 'image' or 'video_chunk'.")
+    if kind not in _KINDS:
+        raise MediaError(f"unknown medium type {kind!r}; expected {', '.join(map(repr, _KINDS))}.")
     if kind not in media:
         raise MediaError(f"a medium of type {kind!r} needs the key {kind!r}; it has {sorted(map(str, media))}.")
-    content = media[kind]
+    content = unwrapped(media[kind])
     if kind == "image":
-        return Medium((open_image(content),), is_chunk=False)
-    if isinstance(content, str | bytes | Mapping | Image.Image) or not isinstance(content, Iterable):
+        return (Medium((open_image(content, options),), is_chunk=False),)
+    if kind == "video":
+        return tuple(_open_video(content, media.get("fps"), config, options))
+    frames = _given_frames(content, options)
+    if frames is None:
         raise MediaError(f"'video_chunk' holds a list of frames; got {type(content).__name__}.")
-    frames = []
-    for k, frame in enumerate(content):
-        try:
-            frames.append(open_image(frame))
-        except MediaError as err:
-            raise MediaError(f"frame {k}: {err}") from err
     if not frames:
         raise MediaError("a video chunk has at least one frame; got none.")
-    for k, frame in enumerate(frames):
-        if frame.size != frames[0].size:
+    opened = _open_frames(dict(enumerate(frames)), _frame_options(content, options))
+    return (Medium(tuple(opened.values()), is_chunk=True, prompt=media.get("prompt")),)
+
+
+def warn_of_clipping(medias: Iterable[Medium], options: MediaOptions) -> None:
+    """One warning for all pictures with more than 8 bits a value, unless they are to be scaled."""
+    modes = {frame.mode for medium in medias for frame in medium.frames} & set(CLIPPED_MODES)
+    if not modes:
+        return
+    level, caller = 2, sys._getframe(1)
+    while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("kimi_jax_prep."):
+        level, caller = level + 1, caller.f_back
+    remedy = "" if options.sixteen_bit == "scale" else '; sixteen_bit="scale" keeps the upper 8 of 16 bits'
+    warnings.warn(
+        f"mode {', '.join(sorted(modes))}: values are clipped to 0..255, as the checkpoint does{remedy}.",
+        UserWarning,
+        stacklevel=level,
+    )
+
+
+def _given_frames(content: Any, options: MediaOptions) -> Sequence[Any] | None:
+    """Frames that are given as such, or None for anything else."""
+    if is_array(content):
+        return list(frame_pixels(content, input_data_format=options.input_data_format))
+    if isinstance(content, str | bytes | bytearray | memoryview | Mapping | os.PathLike | Image.Image):
+        return None
+    if hasattr(content, "read") or not isinstance(content, Iterable):
+        return None
+    return list(content)
+
+
+def _frame_options(content: Any, options: MediaOptions) -> MediaOptions:
+    """Frames cut from one array have their channels last by now."""
+    return options.replace(input_data_format="channels_last") if is_array(content) else options
+
+
+def _open_frames(frames: Mapping[int, Any], options: MediaOptions) -> dict[int, Frame]:
+    """Frames by their index in the video, all of one size."""
+    opened: dict[int, Frame] = {}
+    first, size = next(iter(frames)), None
+    for k, frame in frames.items():
+        try:
+            opened[k] = open_image(frame, options)
+        except MediaError as err:
+            raise type(err)(f"frame {k}: {err}") from err
+        width, height = opened[k].size
+        if size is None:
+            size = opened[k].size
+        elif opened[k].size != size:
             raise MediaError(
-                f"frame {k} is {frame.width}x{frame.height} but frame 0 is {frames[0].width}x{frames[0].height}; "
-                "all frames of a chunk have one size."
+                f"frame {k} is {width}x{height} but frame {first} is {size[0]}x{size[1]}; all frames of a chunk or "
+                "video have one size."
             )
-    return Medium(tuple(frames), is_chunk=True)
-
-
-def open_image(image: Any) -> Image.Image:
-    """One image, not yet decoded where Pillow can wait. Of an animated file the current (first) frame counts.
-
-    Raises: as `open_medium`.
-    """
-    if isinstance(image, Image.Image):
-        opened = image
-    elif isinstance(image, np.ndarray):
-        opened = _from_array(image)
-    elif isinstance(image, os.PathLike):
-        # Read whole and close: an image that decodes later would keep its file open until then.
-        opened = _from_bytes(Path(image).read_bytes())
-    elif isinstance(image, bytes | bytearray | memoryview):
-        opened = _from_bytes(bytes(image))
-    elif isinstance(image, str):
-        raise MediaError("a plain string is not an image; wrap a file name in `pathlib.Path`.")
-    else:
-        raise MediaError(f"got {type(image).__name__}; expected {MEDIA_KINDS}.")
-    if 0 in opened.size:
-        raise MediaError(f"the image is {opened.width}x{opened.height}; it needs at least one pixel.")
     return opened
 
 
-def _from_bytes(data: bytes) -> Image.Image:
-    if not data:
-        raise MediaError("the image has no bytes.")
-    try:
-        return Image.open(io.BytesIO(data))
-    except Image.UnidentifiedImageError as err:
-        raise MediaError(f"{len(data)} bytes are not an image of a known format.") from err
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as err:
-        raise MediaError(f"cannot open the image: {err}") from err
+def _open_video(content: Any, fps: Any, config: MediaProcConfig, options: MediaOptions) -> Iterator[Medium]:
+    given = _given_frames(content, options)
+    if given is None:
+        source = encoded(content, allow_paths=options.allow_paths)
+        if source is None:
+            raise MediaError(
+                f"'video' holds a path, bytes, a binary file or a `data:` URL, or frames; got {type(content).__name__}."
+            )
+        file = VideoFile(source)
+        turned = file.rotation if options.exif_transpose else 0
+        size = (file.height, file.width) if turned in (90, 270) else (file.width, file.height)
+        chunks = _plan(file.num_frames, file.fps if fps is None else fps, size, config, options)
+        decoded = _Decoded(file, chunks, turned, progress=options.progress)
+        frames = {k: Frame(size, "RGB", functools.partial(decoded.frame, k)) for k in decoded.indices}
+    else:
+        if not given:
+            raise MediaError("a video has at least one frame; got none.")
+        options = _frame_options(content, options)
+        size = _open_frames({0: given[0]}, options)[0].size
+        chunks = _plan(len(given), config.sample_fps if fps is None else fps, size, config, options)
+        frames = _open_frames({k: given[k] for chunk in chunks for k in chunk.frame_indices}, options)
+    for chunk in chunks:
+        yield Medium(tuple(frames[k] for k in chunk.frame_indices), is_chunk=True, prompt=chunk.prompt)
 
 
-def _from_array(array: np.ndarray) -> Image.Image:
-    if array.dtype != np.uint8:
+def _plan(
+    num_frames: int, fps: Any, size: tuple[int, int], config: MediaProcConfig, options: MediaOptions
+) -> tuple[VideoChunkPlan, ...]:
+    check_size(*size, options)
+    chunks = plan_video(num_frames=num_frames, fps=fps, width=size[0], height=size[1], config=config)
+    taken = sum(len(chunk.frame_indices) for chunk in chunks)
+    if options.max_frames is not None and taken > options.max_frames:
         raise MediaError(
-            f"an array has dtype uint8, bytes 0 to 255; got {array.dtype}. Scale it to 0..255, round and cast it first."
+            f"{taken} of the video's frames are to be taken, more than `max_frames` = {options.max_frames}."
         )
-    if array.ndim != 3 or array.shape[-1] != 3 or 0 in array.shape:
-        raise MediaError(f"an array is (h, w, 3) with at least one pixel; got shape {array.shape}.")
-    return Image.fromarray(np.ascontiguousarray(array))
+    return chunks
 
 
-# Pillow reads a file once, into the image object: two threads that meet at the same object must take turns. More
-# locks than threads, so that different images rarely do.
-_LOADING = [threading.Lock() for _ in range(64)]
+class _Decoded:
+    """The sampled frames of one video file: decoded together when the first one is asked for."""
 
+    def __init__(self, file: VideoFile, chunks: Sequence[VideoChunkPlan], turned: int, *, progress: bool) -> None:
+        self.indices = sorted({k for chunk in chunks for k in chunk.frame_indices})
+        self._file = file
+        self._turned = turned
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._frames: dict[int, np.ndarray] = {}
+        self._error: MediaError | None = None
 
-def _renew_locks() -> None:
-    _LOADING[:] = [threading.Lock() for _ in _LOADING]
-
-
-os.register_at_fork(after_in_child=_renew_locks)
-
-
-def decode(image: Image.Image) -> Image.Image:
-    """Read the pixels, if that has not happened.
-
-    Raises:
-      MediaError: the data is cut short or broken.
-    """
-    try:
-        with _LOADING[id(image) // 64 % len(_LOADING)]:
-            image.load()
-    # Pillow's decoders raise many kinds for broken data; IndexError and struct.error are among them.
-    except Exception as err:
-        raise MediaError(f"cannot decode the image: {err}") from err
-    return image
-
-
-def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Image.Image:
-    """Colour and resize of one frame with Pillow, in the order that the config asks for; RGB, not yet padded.
-
-    Raises:
-      MediaError: the data is cut short or broken, or its mode cannot become RGB.
-    """
-    size = (plan.width, plan.height)
-    decode(image)
-    try:
-        if config.transparent_bg_fill_stage == "after_resize":
-            # In the image's own mode: Pillow resizes P and 1 with NEAREST, LA and RGBA premultiplied.
-            return to_rgb(_resize(image, size), config.transparent_bg_config)
-        return _resize(to_rgb(image, config.transparent_bg_config), size)
-    except (OSError, ValueError) as err:
-        raise MediaError(f"cannot turn mode {image.mode!r} into RGB: {err}") from err
-
-
-def _resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
-
-
-def is_transparent(image: Image.Image) -> bool:
-    """Whether the checkpoint blends this image onto a background. An RGB image with a transparent colour is not."""
-    return image.mode != "RGB" and ("A" in image.getbands() or "transparency" in image.info)
-
-
-def to_rgb(image: Image.Image, background: TransparentBgConfig | None) -> Image.Image:
-    """An RGB image: alpha dropped without a background, blended onto it with one."""
-    if background is None or not is_transparent(image):
-        return drop_alpha(image)
-    rgba = np.asarray(image.convert("RGBA"))
-    if rgba[..., 3].min() == 255:
-        return Image.fromarray(rgba[..., :3])  # 1 * rgb + 0 * board
-    return Image.fromarray(_composite(rgba, background))
-
-
-def drop_alpha(image: Image.Image) -> Image.Image:
-    """RGB as Pillow's `convert("RGB")` makes it."""
-    if image.mode == "RGB":
-        return image
-    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        # Pillow warns about such palettes; without the entry the bytes are the same.
-        image = image.copy()
-        del image.info["transparency"]
-    return image.convert("RGB")
-
-
-def _composite(rgba: UInt8[np.ndarray, "h w 4"], background: TransparentBgConfig) -> UInt8[np.ndarray, "h w 3"]:
-    tables = blend_tables(background).reshape(-1)
-    square = background.chessboard_square_size
-    height, width = rgba.shape[:2]
-    out = np.empty((height, width, 3), np.uint8)
-    column = np.arange(width, dtype=np.int32) // square
-    # One row of squares at a time keeps the indices in cache and the extra memory small.
-    for top in range(0, height, square):
-        rows = rgba[top : top + square].astype(np.int32)
-        odd = (top // square + column) % 2
-        index = rows[..., :3] + ((odd * 256 + rows[..., 3]) * 256)[..., None]
-        tables.take(index, out=out[top : top + square], mode="clip")
-    return out
+    def frame(self, k: int) -> Image.Image:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if not self._frames:
+                try:
+                    decoded = self._file.frames(self.indices, progress=self._progress)
+                    self._frames = dict(zip(self.indices, decoded, strict=True))
+                except MediaError as err:
+                    self._error = err
+                    raise
+        image = Image.fromarray(self._frames[k])
+        return image.transpose(_CLOCKWISE[self._turned]) if self._turned else image

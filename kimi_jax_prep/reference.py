@@ -46,7 +46,7 @@ def preprocess(medias: Iterable[Any], config: MediaProcConfig) -> PatchBatch:
     p = config.patch_size
     pixel_values = np.concatenate([np.zeros((0, 3, p, p), np.float32), *patches])
     grid_thws = np.array([plan.grid_thw for plan in plans], np.int64).reshape(-1, 3)
-    return PatchBatch(pixel_values, grid_thws, tuple(plans))
+    return PatchBatch(pixel_values, grid_thws, tuple(plans), tuple(range(len(plans))), (None,) * len(plans))
 
 
 def _frames_and_plan(media: Any, config: MediaProcConfig) -> tuple[list[Image.Image], MediaPlan]:

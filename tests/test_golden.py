@@ -64,6 +64,7 @@ def test_nothing_is_left_out():
     assert len(GROUPS) == 11
 
 
+@pytest.mark.filterwarnings("ignore:mode I;16. values are clipped")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("group", GROUPS)
 def test_recorded_hashes(group, way):

@@ -7,7 +7,9 @@ import pytest
 from PIL import Image, ImageFile
 
 from kimi_jax_prep import KIMI_K25, MediaError
-from kimi_jax_prep.media import open_medium, render
+from kimi_jax_prep._colour import render
+from kimi_jax_prep._options import MediaOptions
+from kimi_jax_prep.media import open_media
 
 PICTURE = Image.effect_mandelbrot((37, 21), (-3, -2.5, 2, 2.5), 30).convert("RGB")
 PIXELS = np.asarray(PICTURE)
@@ -19,9 +21,14 @@ def encoded(image: Image.Image = PICTURE, kind: str = "PNG") -> bytes:
     return stream.getvalue()
 
 
-def pixels_of(media, k: int = 0) -> np.ndarray:
-    medium = open_medium(media)
-    return np.asarray(render(medium.frames[k], medium.plan(KIMI_K25), KIMI_K25))
+def open_medium(media, **options):
+    (medium,) = open_media(media, KIMI_K25, MediaOptions(**options))
+    return medium
+
+
+def pixels_of(media, k: int = 0, **options) -> np.ndarray:
+    medium = open_medium(media, **options)
+    return np.asarray(render(medium.frames[k].load(), medium.plan(KIMI_K25), KIMI_K25))
 
 
 IMAGES = {
@@ -80,7 +87,7 @@ def test_every_kind_of_image_is_a_frame(kind, chunk, folder):
     medium = open_medium({"type": "video_chunk", "video_chunk": frames})
     assert medium.plan(KIMI_K25).grid_thw == (2, 2, 4)
     for frame in medium.frames:
-        assert np.asarray(render(frame, medium.plan(KIMI_K25), KIMI_K25)).tobytes() == PIXELS.tobytes()
+        assert np.asarray(render(frame.load(), medium.plan(KIMI_K25), KIMI_K25)).tobytes() == PIXELS.tobytes()
 
 
 def test_a_chunk_of_one_frame_has_the_budget_of_a_frame():

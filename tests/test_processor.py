@@ -23,6 +23,7 @@ from transformers.utils import TensorType
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
 from kimi_jax_prep._image_processor import OVERRIDES
+from kimi_jax_prep._options import MediaOptions
 from kimi_jax_prep._tensors import converter
 from kimi_jax_prep.processor import KimiImageProcessor
 
@@ -244,7 +245,7 @@ def test_chunks_and_pictures_together_leave_the_dicts_alone(dtype):
         ([PICTURES[0], (PICTURES[1],)], r"^medias\[1\]: got a tuple; all media come in one flat list"),
         ([[], [PICTURES[0]]], r"^medias\[0\]: got a list"),
         ("picture.png", r"^medias\[0\]: .*pathlib\.Path"),
-        (io.BytesIO(b"a\nb"), r"^medias\[0\]: got BytesIO"),
+        (io.BytesIO(b"a\nb"), r"^medias\[0\]: this is not an image"),
         (np.zeros((2, 30, 40, 3), np.uint8), r"^medias\[0\]: .*\(2, 30, 40, 3\)"),
         ({"type": "audio"}, r"^medias\[0\]: unknown medium type 'audio'"),
     ],
@@ -453,11 +454,25 @@ def test_keywords_on_top_of_a_file(tmp_path):
     processor = KimiImageProcessor.from_pretrained(tmp_path, dtype="float16", in_patch_limit=64)
     assert processor.dtype == "float16"
     assert processor.config == replace(K25, in_patch_limit=64)
-    assert KimiImageProcessor.from_pretrained(tmp_path, media_proc_cfg=K3).config == K3
+    smaller = replace(K25, in_patch_limit=100)
+    assert KimiImageProcessor.from_pretrained(tmp_path, media_proc_cfg=smaller).config == smaller
+    assert KimiImageProcessor.from_pretrained(tmp_path, max_patches=100).config == smaller
+    size = {"max_height": 8, "max_width": 8}
+    assert KimiImageProcessor.from_pretrained(tmp_path, size=size).config == replace(K25, patch_limit_on_one_side=8)
     with pytest.raises(kjp.ConfigError, match="`in_patch_limit` is -1"):
         KimiImageProcessor.from_pretrained(tmp_path, in_patch_limit=-1)
     with pytest.raises(TypeError, match="'in_patch_limt'; did you mean 'in_patch_limit'"):
         KimiImageProcessor.from_pretrained(tmp_path, in_patch_limt=64)
+
+
+@pytest.mark.parametrize(("folder", "given"), [(K3, K25), (K25, K3)], ids=["k3 as k2.5", "k2.5 as k3"])
+def test_a_folder_of_one_model_is_not_read_as_the_other(tmp_path, folder, given):
+    KimiImageProcessor(media_proc_cfg=folder).save_pretrained(tmp_path)
+    for config in (given, given.to_dict()["media_proc_cfg"]):
+        with pytest.raises(kjp.ConfigError, match=r"folder of K.* is K.*leave `media_proc_cfg` out, or load the other"):
+            KimiImageProcessor.from_pretrained(tmp_path, media_proc_cfg=config)
+    # A background may be switched off by its own name.
+    assert KimiImageProcessor.from_pretrained(tmp_path, transparent_bg_config=None).config.transparent_bg_config is None
 
 
 def test_loaders_keywords_are_ignored_and_not_written(tmp_path):
@@ -614,7 +629,8 @@ def test_an_object_that_travels(travel, dtype):
     processor(PICTURES, return_tensors="jax", in_patch_limit=64)
     assert (pickle.dumps(processor), processor.to_json_string()) == (unused, text)
     assert len(unused) < 2000
-    assert vars(processor) == {"config": K3, "dtype": dtype}  # no program, lock or array can hide elsewhere
+    want_state = {"config": K3, "dtype": dtype, "names": "checkpoint", "options": MediaOptions()}
+    assert vars(processor) == want_state  # no program, lock or array can hide elsewhere
     other = travel(processor)
     assert other.to_json_string() == processor.to_json_string()
     assert_bit_equal(other(PICTURES)["pixel_values"], want, what="after travelling")

@@ -1,0 +1,74 @@
+"""A list of media as the rows of a result, and what is wrong with those that cannot be read."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Shaped
+
+from kimi_jax_prep._config import MediaProcConfig
+from kimi_jax_prep._errors import PrepError
+from kimi_jax_prep._geometry import MediaPlan, total_patches
+from kimi_jax_prep._options import MediaOptions
+from kimi_jax_prep.media import Medium, open_media
+
+
+class Item(NamedTuple):
+    """One row of the result."""
+
+    source: int
+    """Index of the medium that it comes from."""
+    medium: Medium
+    plan: MediaPlan
+
+
+class Failures(dict[int, Exception]):
+    """What is wrong with media, by their index; only filled where failing media are to be skipped."""
+
+    def __init__(self, *, skip: bool) -> None:
+        super().__init__()
+        self._skip = skip
+
+    @contextlib.contextmanager
+    def about(self, i: int) -> Iterator[None]:
+        """Errors inside say which medium they are about."""
+        try:
+            yield
+        except PrepError as err:
+            self._note(i, type(err)(f"medias[{i}]: {err}"), err)
+        except OSError as err:
+            # A missing file stays a FileNotFoundError, with the place in the list in front.
+            self._note(i, type(err)(err.errno, f"medias[{i}]: {err.strerror or err}", err.filename), err)
+
+    def _note(self, i: int, error: Exception, cause: Exception) -> None:
+        if not self._skip:
+            raise error from cause
+        error.__cause__ = cause
+        self.setdefault(i, error)
+
+
+def open_items(medias: Iterable[Any], config: MediaProcConfig, options: MediaOptions, failures: Failures) -> list[Item]:
+    """Every image and chunk of a list with its plan. Only headers are read."""
+    if isinstance(medias, str | bytes | dict) or not isinstance(medias, Iterable) or hasattr(medias, "getbands"):
+        raise TypeError(f"`medias` is a list of media; got one {type(medias).__name__}. Put it in a list.")
+    items = []
+    for i, media in enumerate(medias):
+        with failures.about(i):
+            opened = open_media(media, config, options)
+            items += [Item(i, medium, medium.plan(config)) for medium in opened]
+    return items
+
+
+def num_patches_of(items: Iterable[Item]) -> int:
+    return total_patches([item.plan for item in items])
+
+
+def without(
+    failures: Failures, pixel_values: Shaped[np.ndarray, "n 3 p p"], items: Sequence[Item]
+) -> tuple[Shaped[np.ndarray, "m 3 p p"], list[Item]]:
+    """The rows of what could be read, in an array of their own."""
+    keep = np.repeat([item.source not in failures for item in items], [item.plan.num_patches for item in items]).astype(
+        bool
+    )
+    return pixel_values[keep], [item for item in items if item.source not in failures]

@@ -1,0 +1,35 @@
+"""Videos as the chunks that the model sees: sampled, cut, with the text that stands for each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
+from kimi_jax_prep._options import MediaOptions
+from kimi_jax_prep.media import open_media
+
+
+def split_video_chunks(
+    video: Any, *, config: MediaProcConfig = KIMI_K25, fps: float | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    """Sample a video and cut it into chunks, as the checkpoint's method of this name does.
+
+    Args:
+      video: a video file as path, bytes, binary file or `data:` URL; frames that are decoded already (a list of
+        pictures or an array (t, h, w, 3)); or a medium `{"type": "video", "video": any of these}`.
+      config: `sample_fps`, `temporal_merge_kernel_size` and `timestamp_mode` count.
+      fps: frames a second, in place of what the file says. For decoded frames without it: they are as sampled already.
+      **options: of `MediaOptions`; `progress=True` shows how far the decoding is.
+
+    Returns:
+      Media `{"type": "video_chunk", "video_chunk": [PIL images, RGB], "prompt": text}`, in the order of time.
+
+    Raises: as `kimi_jax_prep.media.open_media`.
+    """
+    medium = video if isinstance(video, Mapping) and video.get("type") == "video" else {"type": "video", "video": video}
+    if fps is not None:
+        medium = {**medium, "fps": fps}
+    chunks = open_media(medium, config, MediaOptions(**options))
+    return [
+        {"type": "video_chunk", "video_chunk": [frame.load() for frame in chunk.frames], "prompt": chunk.prompt}
+        for chunk in chunks
+    ]
