@@ -58,9 +58,9 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def image_of(batch, width: int, height: int) -> np.ndarray:
-    """The normalized picture (height, width, 3) of a batch of one image, without padding."""
+    """The normalized first picture (height, width, 3) of a batch, without padding."""
     _, rows, columns = batch.grid_thws.tolist()[0]
-    patches = np.asarray(batch.pixel_values).reshape(rows, columns, 3, 14, 14)
+    patches = np.asarray(batch.split()[0]).reshape(rows, columns, 3, 14, 14)
     return patches.transpose(0, 3, 1, 4, 2).reshape(rows * 14, columns * 14, 3)[:height, :width]
 
 
