@@ -160,7 +160,12 @@ def _open_video(content: Any, fps: Any, config: MediaProcConfig, options: MediaO
         file = VideoFile(source)
         turned = file.rotation if options.exif_transpose else 0
         size = (file.height, file.width) if turned in (90, 270) else (file.width, file.height)
-        chunks = _plan(file.num_frames, file.fps if fps is None else fps, size, config, options)
+        rate = file.fps if fps is None else fps
+        if rate is None:
+            if file.num_frames > 1:
+                raise MediaError("the video does not say how many frames a second it has; give `fps` beside it.")
+            rate = config.sample_fps
+        chunks = _plan(file.num_frames, rate, size, config, options)
         decoded = _Decoded(file, chunks, turned, progress=options.progress)
         frames = {k: Frame(size, "RGB", functools.partial(decoded.frame, k)) for k in decoded.indices}
     else:
