@@ -6,11 +6,10 @@ visible to pickle, deepcopy or `save_pretrained`.
 
 import collections
 import dataclasses
-import difflib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,20 @@ from transformers.image_processing_base import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
 from kimi_jax_prep._batch import PatchBatch
-from kimi_jax_prep._config import KIMI_K25, MediaProcConfig, from_transformers
+from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
 from kimi_jax_prep._engine import shared_preprocessor
 from kimi_jax_prep._errors import ConfigError, MediaError, PlanError, PrepError
 from kimi_jax_prep._geometry import chunk_prompt, plan_image
+from kimi_jax_prep._keywords import (
+    CALL_KEYWORDS,
+    CONFIG_KEYS,
+    OURS,
+    OVERRIDES,
+    TRANSFORMERS_OVERRIDES,
+    KimiImagesKwargs,
+    refuse_misspelt,
+    sizes_of,
+)
 from kimi_jax_prep._options import OPTIONS, MediaOptions, check_keywords
 from kimi_jax_prep._pretrained import config_file, names_a_path, read_config
 from kimi_jax_prep._tables import output_dtype
@@ -30,22 +39,9 @@ from kimi_jax_prep._tensors import converter
 from kimi_jax_prep.media import open_media
 from kimi_jax_prep.video import split_video_chunks
 
-# What one call may change: sizes only, so that the background, mean and std stay those of the checkpoint.
-OVERRIDES = (
-    "in_patch_limit",
-    "patch_limit_on_one_side",
-    "fixed_output_tokens",
-    "in_patch_limit_each_frame",
-    "in_patch_limit_video",
-)
-# The first two by transformers' names.
-_TRANSFORMERS_OVERRIDES = ("max_patches", "size")
-_CALL_KEYWORDS = ("return_tensors", "do_rescale", "do_normalize", *_TRANSFORMERS_OVERRIDES)
 NAMES = ("checkpoint", "transformers")
-_OURS = ("dtype", "names", *OPTIONS)
 _WRITTEN_BY_TRANSFORMERS = ("image_processor_type", "processor_class", "feature_extractor_type")
 _MOST_PATCHES_ON_ONE_SIDE = 512
-_CONFIG_KEYS = tuple(f.name for f in fields(MediaProcConfig) if not f.name.startswith("unknown_"))
 
 
 class KimiImageProcessor(BaseImageProcessor):
@@ -64,6 +60,8 @@ class KimiImageProcessor(BaseImageProcessor):
       TypeError: a misspelt keyword.
     """
 
+    valid_kwargs = KimiImagesKwargs
+
     def __init__(
         self,
         media_proc_cfg: Mapping[str, Any] | MediaProcConfig | None = None,
@@ -79,7 +77,7 @@ class KimiImageProcessor(BaseImageProcessor):
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         for name in _WRITTEN_BY_TRANSFORMERS:
             kwargs.pop(name, None)
-        _refuse_misspelt(kwargs)
+        refuse_misspelt(kwargs)
         if media_proc_cfg is None:
             media_proc_cfg = MediaProcConfig.from_dict(kwargs) if kwargs else KIMI_K25
         elif isinstance(media_proc_cfg, MediaProcConfig):
@@ -223,7 +221,7 @@ class KimiImageProcessor(BaseImageProcessor):
         Raises:
           PlanError: a side is not a positive whole number, or an override is impossible.
         """
-        known = {k: v for k, v in (images_kwargs or {}).items() if k in (*OVERRIDES, *_TRANSFORMERS_OVERRIDES)}
+        known = {k: v for k, v in (images_kwargs or {}).items() if k in (*OVERRIDES, *TRANSFORMERS_OVERRIDES)}
         config, _ = self._overridden(known)
         return plan_image(width=width, height=height, config=config).num_patches
 
@@ -289,16 +287,16 @@ class KimiImageProcessor(BaseImageProcessor):
         """
         return_unused = kwargs.pop("return_unused_kwargs", False)
         values = {k: v for k, v in image_processor_dict.items() if k not in _WRITTEN_BY_TRANSFORMERS}
-        given = {name: values.pop(name) for name in _OURS if name in values}
-        given |= {name: kwargs.pop(name) for name in _OURS if name in kwargs}
+        given = {name: values.pop(name) for name in OURS if name in values}
+        given |= {name: kwargs.pop(name) for name in OURS if name in kwargs}
         config = MediaProcConfig.from_dict(values)
         if "media_proc_cfg" in kwargs:
             config = _same_model(config, kwargs.pop("media_proc_cfg"))
         if {"max_patches", "size"} & kwargs.keys():
             theirs = {name: kwargs.pop(name) for name in ("max_patches", "size") if name in kwargs}
-            kwargs = {**kwargs, **_from_transformers(theirs)}
-        changed = {name: kwargs.pop(name) for name in _CONFIG_KEYS if name in kwargs}
-        _refuse_misspelt(kwargs)
+            kwargs = {**kwargs, **sizes_of(theirs)}
+        changed = {name: kwargs.pop(name) for name in CONFIG_KEYS if name in kwargs}
+        refuse_misspelt(kwargs)
         processor = cls(replace(config, **changed), **given)
         return (processor, kwargs) if return_unused else processor
 
@@ -323,30 +321,16 @@ class KimiImageProcessor(BaseImageProcessor):
         """Config and options of one call."""
         if not overrides:
             return self.config, self.options
-        check_keywords(overrides, (*OVERRIDES, *OPTIONS, *_CALL_KEYWORDS))
+        check_keywords(overrides, CALL_KEYWORDS)
         sizes = {name: value for name, value in overrides.items() if name not in OPTIONS}
         options = self.options.replace(**{name: value for name, value in overrides.items() if name in OPTIONS})
-        config = replace(self.config, **_from_transformers(sizes))
+        config = replace(self.config, **sizes_of(sizes))
         if config.patch_limit_on_one_side > max(_MOST_PATCHES_ON_ONE_SIDE, self.config.patch_limit_on_one_side):
             raise PlanError(
                 f"`patch_limit_on_one_side` is {config.patch_limit_on_one_side}; the model's positions end at "
                 f"{_MOST_PATCHES_ON_ONE_SIDE} patches."
             )
         return config, options
-
-
-def _from_transformers(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes by the checkpoint's names. The budget of a frame stays unless it is given."""
-    translated = from_transformers(overrides)
-    return {name: value for name, value in translated.items() if name in overrides or name in OVERRIDES[:2]}
-
-
-def _refuse_misspelt(keywords: Iterable[str]) -> None:
-    valid = (*_CONFIG_KEYS, *_OURS, "media_proc_cfg")
-    for name in keywords:
-        near = difflib.get_close_matches(name, valid, n=1, cutoff=0.8)
-        if near and name not in valid:
-            raise TypeError(f"got an unexpected keyword argument {name!r}; did you mean {near[0]!r}?")
 
 
 def _same_model(config: MediaProcConfig, given: Mapping[str, Any] | MediaProcConfig) -> MediaProcConfig:

@@ -1,5 +1,62 @@
-"""The processors for transformers. Importing this module imports transformers."""
+"""The processors for transformers. Importing this module imports transformers.
+
+Once this module is imported, `AutoImageProcessor` loads folders that we saved. Nothing
+else in transformers changes until `register` is called.
+"""
+
+import functools
+from typing import Any
+
+from transformers import AutoImageProcessor, PreTrainedConfig
+from transformers.image_processing_base import ImageProcessingMixin
 
 from kimi_jax_prep._image_processor import KimiImageProcessor
 
-__all__ = ["KimiImageProcessor"]
+__all__ = ["KimiImageProcessor", "register"]
+
+BACKEND = "jax"
+# Types in a folder's files that mean a picture is cut as Kimi's; checkpoints name none and nest `media_proc_cfg`.
+_TYPES = ("KimiImageProcessor", "Kimi_K25ImageProcessor")
+
+
+class _OurConfig(PreTrainedConfig):
+    """Of no model. transformers finds classes by name only among those of registered configs."""
+
+    model_type = "kimi_jax_prep"
+
+
+class _Classes(dict[str, type]):
+    """Classes by backend. transformers 5.24, looking for a class among those registered, asks each for its name."""
+
+    __name__ = ""
+
+
+def register() -> None:
+    """Make `AutoImageProcessor.from_pretrained(folder, backend="jax")` give `KimiImageProcessor` for Kimi's folders.
+
+    Also with `trust_remote_code=True`, which then runs no remote code. Other backends and other models' folders are
+    read as before. May be called again.
+    """
+    original = AutoImageProcessor.from_pretrained.__func__
+    if getattr(original, "_of_kimi_jax_prep", False):
+        return
+
+    @functools.wraps(original)
+    def from_pretrained(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("backend") == BACKEND:
+            rest = {k: v for k, v in kwargs.items() if k not in ("backend", "config", "use_fast", "trust_remote_code")}
+            values, _ = ImageProcessingMixin.get_image_processor_dict(pretrained_model_name_or_path, **rest)
+            if "media_proc_cfg" in values or values.get("image_processor_type") in _TYPES:
+                return KimiImageProcessor.from_pretrained(pretrained_model_name_or_path, *args, **rest)
+        return original(cls, pretrained_model_name_or_path, *args, **kwargs)
+
+    from_pretrained._of_kimi_jax_prep = True  # type: ignore[attr-defined]  # a mark of ours
+    AutoImageProcessor.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]  # that is the point
+
+
+# Under every backend, since any may be the one that transformers prefers when none is asked for.
+AutoImageProcessor.register(
+    _OurConfig,
+    image_processor_classes=_Classes.fromkeys((BACKEND, "torchvision", "pil"), KimiImageProcessor),
+    exist_ok=True,
+)

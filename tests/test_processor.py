@@ -22,7 +22,7 @@ from transformers.utils import TensorType
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep._image_processor import OVERRIDES
+from kimi_jax_prep._keywords import OVERRIDES
 from kimi_jax_prep._options import MediaOptions
 from kimi_jax_prep._tensors import converter
 from kimi_jax_prep.processor import KimiImageProcessor

@@ -38,6 +38,7 @@ ROOMS = [
     "_engine",
     "_tensors",
     "_pretrained",
+    "_keywords",
     "_image_processor",
     "_placeholders",
     "_kimi_processor",
