@@ -1,0 +1,1 @@
+"""One file for each neighbour. Nothing here is imported unless it is asked for."""
