@@ -141,9 +141,7 @@ def test_k3_images_are_told_by_their_size():
     prompts = [
         f"<|media_begin|>image {w}x{h}<|media_content|><|media_pad|><|media_end|>" for w, h in ((100, 57), (5000, 300))
     ]
-    check(
-        processor(text=text, medias=images), ["what is {} and {}".format(*prompts)], [images], K3, processor=processor
-    )
+    check(processor(text=text, medias=images), ["what is {} and {}".format(*prompts)], [images], K3)
     for bad in (frames(3), {"type": "video_chunk", "video_chunk": [images[0]]}):
         with pytest.raises(kjp.MediaError, match="has a video; K3 takes images only"):
             processor(text=K3_IMAGE, medias=[bad])
