@@ -109,6 +109,7 @@ NOT_IMAGES = {
     "plain string": ("picture.png", "string"),
     "empty bytes": (b"", "no bytes"),
     "text": (b"a text file", "not an image"),
+    "half a surrogate pair": ("data:image/png;base64,iVBO\ud800Rw0=", "no character at all"),
     "zero-sized image": (Image.new("RGB", (0, 5)), "0x5"),
     "zero-sized array": (np.zeros((0, 5, 3), np.uint8), r"\(0, 5, 3\)"),
     "float array": (np.zeros((5, 5, 3), np.float32), "float32.*cast"),
