@@ -14,7 +14,7 @@ def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Imag
     """Colour and resize of one decoded frame, in the order that the config asks for; RGB, not yet padded.
 
     Raises:
-      MediaError: its mode cannot become RGB.
+      MediaError: its mode cannot become RGB, or it is too long for Pillow to resize.
     """
     size = (plan.width, plan.height)
     try:
@@ -22,6 +22,9 @@ def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Imag
             # In the image's own mode: Pillow resizes P and 1 with NEAREST, LA and RGBA premultiplied.
             return to_rgb(_resize(image, size), config.transparent_bg_config)
         return _resize(to_rgb(image, config.transparent_bg_config), size)
+    except MemoryError as err:
+        width, height = image.size
+        raise MediaError(f"Pillow cannot get the memory that resizing {width}x{height} takes.") from err
     except (OSError, ValueError) as err:
         raise MediaError(f"cannot turn mode {image.mode!r} into RGB: {err}") from err
 

@@ -173,3 +173,8 @@ def test_a_picture_with_too_many_pixels_is_refused_from_its_header():
     with pytest.raises(MediaError, match="cannot open"):
         open_medium(encoded(Image.new("1", (20000, 10000))))
     assert before == (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
+
+
+def test_a_picture_too_long_for_pillow_to_resize_is_refused():
+    with pytest.raises(MediaError, match="memory that resizing 80000000x1 takes"):
+        pixels_of(Image.new("L", (80_000_000, 1)))
