@@ -40,6 +40,7 @@ FORMATS = {
     "XBM": "1",
 }
 FORMS = ("bytes", "bytearray", "memoryview", "file", "data URL", "image dict", "chunk dict", "video dict")
+OPTIONS: dict[str, Any] = {"exif_transpose": True, "sixteen_bit": "scale", "on_error": "skip"}
 # Numbers at which a header's arithmetic breaks, or sizes that are large and still allowed.
 _NUMBERS = (0, 1, 2, 3, 4, 7, 8, 9, 16, 127, 128, 255, 256, 8192, 13000, 20000, 32767, 32768, 65535)
 _LARGE_NUMBERS = (65536, 178_000_000, 2**30, 2**31 - 1, 2**31, 2**32 - 1)
@@ -86,10 +87,7 @@ def case(seed: int, number: int) -> Case:
     if rng.random() < 0.1:
         at = rng.randrange(len(text))
         text = text[:at] + rng.choice(("", ",", "=", "%", "\n", "é", "\0", "\ud800")) + text[at + 1 :]
-    options: dict[str, Any] = {}
-    for key, value in (("exif_transpose", True), ("sixteen_bit", "scale"), ("on_error", "skip")):
-        if rng.random() < 0.1:
-            options[key] = value
+    options = {key: value for key, value in OPTIONS.items() if rng.random() < 0.1}
     rules, form = ("K2.5", "K3")[number % 2], FORMS[number // 2 % len(FORMS)]
     return Case(number, data, f"{name}: {', '.join(done)}", rules, form, text, options, rng.randrange(len(data) + 1))
 
