@@ -3,6 +3,9 @@
 It writes one line of JSON before each case and one after it, so that whoever reads them knows which case ended it.
 """
 
+import ctypes
+import faulthandler
+import gc
 import hashlib
 import io
 import itertools
@@ -22,18 +25,22 @@ RULES = {"K2.5": kjp.KIMI_K25, "K3": kjp.KIMI_K3}
 _BESIDE = Image.new("RGB", (30, 20), (1, 2, 3))
 
 
-def main(seed: int, numbers: Iterable[int]) -> None:
+def main(seed: int, numbers: Iterable[int], max_pixels: int) -> None:
     """Run the cases of these numbers."""
     warnings.simplefilter("ignore")
-    preprocessors = {rules: kjp.Preprocessor(config) for rules, config in RULES.items()}
+    faulthandler.enable()
+    preprocessors = {rules: kjp.Preprocessor(config, max_pixels=max_pixels) for rules, config in RULES.items()}
     for prep in preprocessors.values():
         prep.warmup()
     for number in numbers:
         _say(start=number)
         this = case(seed, number)
         report = run(this, preprocessors[this.rules])
-        cached = sum(prep.cached_bytes for prep in preprocessors.values())
-        _say(done=number, **report, cached=cached, **_memory())
+        _say(done=number, **report, **_memory(preprocessors.values()))
+    # What the allocator keeps for later is no growth that goes on.
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    _say(end=True, **_memory(preprocessors.values()))
 
 
 def run(this: Case, prep: kjp.Preprocessor) -> dict[str, Any]:
@@ -113,11 +120,12 @@ def _first_cause(err: BaseException) -> BaseException:
     return err
 
 
-def _memory() -> dict[str, int]:
-    """Bytes that this process has in memory, now and at most."""
+def _memory(preprocessors: Iterable[kjp.Preprocessor]) -> dict[str, int]:
+    """Bytes that this process has in memory, now and at most, and those that are kept for the next call."""
     with open("/proc/self/status") as status:
         lines = dict(line.split(":", 1) for line in status)
-    return {"resident": int(lines["VmRSS"].split()[0]) << 10, "peak": int(lines["VmHWM"].split()[0]) << 10}
+    now, most = (int(lines[key].split()[0]) << 10 for key in ("VmRSS", "VmHWM"))
+    return {"resident": now, "peak": most, "cached": sum(prep.cached_bytes for prep in preprocessors)}
 
 
 def _say(**what: Any) -> None:
@@ -125,4 +133,5 @@ def _say(**what: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), range(int(sys.argv[2]), int(sys.argv[3])))
+    seed, first, stop, most = map(int, sys.argv[1:])
+    main(seed, range(first, stop), most)
