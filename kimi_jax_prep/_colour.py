@@ -25,8 +25,10 @@ def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Imag
     except MemoryError as err:
         width, height = image.size
         raise MediaError(f"Pillow cannot get the memory that resizing {width}x{height} takes.") from err
+    except MediaError:
+        raise
     except (OSError, ValueError) as err:
-        raise MediaError(f"cannot turn mode {image.mode!r} into RGB: {err}") from err
+        raise MediaError(f"cannot resize mode {image.mode!r}: {err}") from err
 
 
 def _resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -39,10 +41,14 @@ def is_transparent(image: Image.Image) -> bool:
 
 
 def to_rgb(image: Image.Image, background: TransparentBgConfig | None) -> Image.Image:
-    """An RGB image: alpha dropped without a background, blended onto it with one."""
+    """An RGB image: alpha dropped without a background, blended onto it with one.
+
+    Raises:
+      MediaError: its mode cannot become RGB.
+    """
     if background is None or not is_transparent(image):
         return drop_alpha(image)
-    rgba = np.asarray(image.convert("RGBA"))
+    rgba = np.asarray(_convert(image, "RGBA"))
     if rgba[..., 3].min() == 255:
         return Image.fromarray(rgba[..., :3])  # 1 * rgb + 0 * board
     return Image.fromarray(_composite(rgba, background))
@@ -56,7 +62,16 @@ def drop_alpha(image: Image.Image) -> Image.Image:
         # Pillow warns about such palettes; without the entry the bytes are the same.
         image = image.copy()
         del image.info["transparency"]
-    return image.convert("RGB")
+    return _convert(image, "RGB")
+
+
+def _convert(image: Image.Image, mode: str) -> Image.Image:
+    try:
+        return image.convert(mode)
+    # The last one of a PNG with a palette mode and no palette.
+    except (OSError, ValueError, AssertionError) as err:
+        reason = str(err) or "it has no palette" if image.mode in ("P", "PA") else err
+        raise MediaError(f"cannot turn mode {image.mode!r} into RGB: {reason}") from err
 
 
 def _composite(rgba: UInt8[np.ndarray, "h w 4"], background: TransparentBgConfig) -> UInt8[np.ndarray, "h w 3"]:
