@@ -24,7 +24,6 @@ FORMATS = {
     "DIB": "RGB",
     "EPS": "RGB",
     "ICO": "RGBA",
-    "IM": "RGB",
     "JPEG": "CMYK",
     "JPEG2000": "RGB",
     "MPO": "RGB",

@@ -10,6 +10,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import sys
 import time
 import warnings
@@ -22,6 +23,9 @@ from PIL import Image
 import kimi_jax_prep as kjp
 
 RULES = {"K2.5": kjp.KIMI_K25, "K3": kjp.KIMI_K3}
+# As a server with little memory would say.
+MOST_CACHED = 128 << 20
+LARGEST = 1 << 24
 _BESIDE = Image.new("RGB", (30, 20), (1, 2, 3))
 
 
@@ -29,18 +33,30 @@ def main(seed: int, numbers: Iterable[int], max_pixels: int) -> None:
     """Run the cases of these numbers."""
     warnings.simplefilter("ignore")
     faulthandler.enable()
-    preprocessors = {rules: kjp.Preprocessor(config, max_pixels=max_pixels) for rules, config in RULES.items()}
+    preprocessors = {
+        rules: kjp.Preprocessor(config, max_pixels=max_pixels, max_cached_bytes=MOST_CACHED)
+        for rules, config in RULES.items()
+    }
     for prep in preprocessors.values():
-        prep.warmup()
+        warm_up(prep)
+    _say(warm=True, **needed(preprocessors.values()))
     for number in numbers:
         _say(start=number)
         this = case(seed, number)
         report = run(this, preprocessors[this.rules])
-        _say(done=number, **report, **_memory(preprocessors.values()))
-    # What the allocator keeps for later is no growth that goes on.
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    _say(end=True, **_memory(preprocessors.values()))
+        _say(done=number, **report, **memory(preprocessors.values()))
+    _say(end=True, **needed(preprocessors.values()))
+
+
+def warm_up(prep: kjp.Preprocessor) -> None:
+    """Compile all, and meet the largest pictures that will be let in: allocators keep what these took."""
+    prep.warmup()
+    side = min(math.isqrt(prep.options.max_pixels or LARGEST), math.isqrt(LARGEST))
+    stream = io.BytesIO()
+    Image.new("RGBA", (side, side), (1, 2, 3, 4)).save(stream, "PNG")
+    for _ in range(2):
+        prep([stream.getvalue()])
+        prep([{"type": "video_chunk", "video_chunk": [stream.getvalue()] * 3}])
 
 
 def run(this: Case, prep: kjp.Preprocessor) -> dict[str, Any]:
@@ -120,12 +136,23 @@ def _first_cause(err: BaseException) -> BaseException:
     return err
 
 
-def _memory(preprocessors: Iterable[kjp.Preprocessor]) -> dict[str, int]:
+def memory(preprocessors: Iterable[kjp.Preprocessor]) -> dict[str, int]:
     """Bytes that this process has in memory, now and at most, and those that are kept for the next call."""
     with open("/proc/self/status") as status:
         lines = dict(line.split(":", 1) for line in status)
     now, most = (int(lines[key].split()[0]) << 10 for key in ("VmRSS", "VmHWM"))
     return {"resident": now, "peak": most, "cached": sum(prep.cached_bytes for prep in preprocessors)}
+
+
+def needed(preprocessors: Iterable[kjp.Preprocessor]) -> dict[str, int]:
+    """The same when all is given back that nobody uses: results and canvases, cycles, and what malloc kept of the
+    largest picture. The rest is what a leak would add to."""
+    preprocessors = list(preprocessors)
+    for prep in preprocessors:
+        prep.clear_cache()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return memory(preprocessors)
 
 
 def _say(**what: Any) -> None:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from cases import Case, case
-from child import RULES, digest_of
+from child import LARGEST, RULES, digest_of
 from PIL import Image
 from tqdm import tqdm
 
-from kimi_jax_prep import MediaOptions, reference
+from kimi_jax_prep import reference
 
 MOST_SECONDS = 2.0
 MOST_GROWTH = 100 << 20
@@ -35,7 +35,7 @@ class Summary:
 
     Args:
       seed: of the cases.
-      warmup: cases after which memory may not grow much any more.
+      warmup: cases after which resident memory is told for the first time.
       every: so manieth result, and so manieth error, is judged by the reference.
     """
 
@@ -50,11 +50,11 @@ class Summary:
         self._memory: list[dict[str, int]] = []
 
     def note(self, report: dict[str, Any]) -> None:
-        """One case that ended, or the end of all."""
+        """One case that ended, or memory before and after all."""
         self._memory.append({key: report[key] for key in ("resident", "peak", "cached")})
-        if "end" in report:
+        number = report.get("done")
+        if number is None:
             return
-        number = report["done"]
         self._outcomes[report["outcome"]] += 1
         for wrong in report["wrong"]:
             self.violation(wrong, number)
@@ -82,16 +82,18 @@ class Summary:
         lines.append(f"{self._judged:8} of them judged by the reference")
         slowest = sorted(self._seconds, reverse=True)[:10]
         lines.append("slowest: " + ", ".join(f"{seconds:.2f} s (case {number})" for seconds, number in slowest))
-        if len(self._memory) > self._warmup + 1:
-            warm, *_, last, trimmed = self._memory[self._warmup :]
-            growth = last["resident"] - warm["resident"]
-            held = trimmed["resident"] - trimmed["cached"] - warm["resident"] + warm["cached"]
+        if len(self._memory) > self._warmup + 2:
+            begin, end = self._memory[0], self._memory[-1]
+            warm, last = self._memory[self._warmup], self._memory[-2]
+            growth = end["resident"] - begin["resident"]
             lines.append(
-                f"resident memory: {warm['resident'] / _MB:.0f} MB after {self._warmup} cases, {growth / _MB:+.0f} MB "
-                f"until the end; without what is kept for reuse {held / _MB:+.0f} MB; peak {last['peak'] / _MB:.0f} MB"
+                f"memory in use: {growth / _MB:+.0f} MB to {end['resident'] / _MB:.0f} MB; resident: "
+                f"{warm['resident'] / _MB:.0f} MB after {self._warmup} cases, {last['resident'] / _MB:.0f} MB at the "
+                f"end, {last['cached'] / _MB:.0f} MB of it kept for results and canvases; peak {last['peak'] / _MB:.0f}"
+                " MB"
             )
             if growth > MOST_GROWTH:
-                self.violation(f"resident memory grew by {growth / _MB:.0f} MB")
+                self.violation(f"memory in use grew by {growth / _MB:.0f} MB")
         return "\n".join([*lines, f"{len(self.violations)} violations", *self.violations])
 
     def _judge(self, this: Case, digest: str | None) -> None:
@@ -155,7 +157,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="another seed, other cases (%(default)s)")
     parser.add_argument("--only", type=int, help="run the case of this number again, and write its bytes to a file")
     parser.add_argument("--every", type=int, default=20, help="so manieth case is judged (%(default)s)")
-    parser.add_argument("--max-pixels", type=int, default=MediaOptions().max_pixels, help="(%(default)s)")
+    parser.add_argument("--max-pixels", type=int, default=LARGEST, help="that are let in (%(default)s)")
     args = parser.parse_args()
     first, stop = (0, args.count) if args.only is None else (args.only, args.only + 1)
     if args.only is not None:
