@@ -129,8 +129,10 @@ def _format(this: Case) -> str | None:
 
 def lines_of(command: list[str]) -> Iterator[dict[str, Any] | str]:
     """What the other process says, and at last, if it did not end well, how it ended."""
-    with tempfile.TemporaryFile("w+") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    with (
+        tempfile.TemporaryFile("w+") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+    ):
         assert process.stdout is not None
         alarm = threading.Timer(_HANG_SECONDS, process.kill)
         try:
@@ -140,10 +142,11 @@ def lines_of(command: list[str]) -> Iterator[dict[str, Any] | str]:
                 yield json.loads(line)
                 alarm = threading.Timer(_HANG_SECONDS, process.kill)
                 alarm.start()
+        except BaseException:  # whoever reads has stopped
+            process.kill()
+            raise
         finally:
             alarm.cancel()
-            if process.poll() is None and sys.exc_info()[0] is not None:
-                process.kill()
         code = process.wait()
         if code:
             stderr.seek(0)
