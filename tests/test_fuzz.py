@@ -90,7 +90,7 @@ def test_what_the_summary_finds(fuzz):
         "refused": {"digest": None},
         "leak": {},
     }.items():
-        summary = runner.Summary(0, warmup=1, every=1)
+        summary = runner.Summary(0, every=1)
         summary.note({"warm": True, **memory})
         for _ in range(3):
             summary.note({"digest": digest, **fine, **changes})

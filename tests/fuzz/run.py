@@ -35,26 +35,31 @@ class Summary:
 
     Args:
       seed: of the cases.
-      warmup: cases after which resident memory is told for the first time.
       every: so manieth result, and so manieth error, is judged by the reference.
     """
 
-    def __init__(self, seed: int, *, warmup: int, every: int) -> None:
+    def __init__(self, seed: int, *, every: int) -> None:
         self.violations: list[str] = []
         self._seed = seed
-        self._warmup = warmup
         self._every = every
         self._outcomes: collections.Counter[str] = collections.Counter()
         self._seconds: list[tuple[float, int]] = []
         self._judged = self._results = self._refused = 0
-        self._memory: list[dict[str, int]] = []
+        self._warm: dict[str, int] | None = None
+        self._end: dict[str, int] | None = None
+        self._last: dict[str, int] = {}
 
     def note(self, report: dict[str, Any]) -> None:
-        """One case that ended, or memory before and after all."""
-        self._memory.append({key: report[key] for key in ("resident", "peak", "cached")})
-        number = report.get("done")
-        if number is None:
+        """One case that ended, or memory after the first tenth and after all."""
+        memory = {key: report[key] for key in ("resident", "peak")}
+        if "warm" in report:
+            self._warm = memory
             return
+        if "end" in report:
+            self._end = memory
+            return
+        self._last = memory
+        number = report["done"]
         self._outcomes[report["outcome"]] += 1
         for wrong in report["wrong"]:
             self.violation(wrong, number)
@@ -69,7 +74,7 @@ class Summary:
         """The other process ended in the middle of a case."""
         self._outcomes["crash or hang"] += 1
         self.violation(why, number)
-        self._memory.clear()
+        self._warm = None
 
     def violation(self, what: str, number: int | None = None) -> None:
         about = "" if number is None else f"case {number}, {case(self._seed, number).story}: "
@@ -82,15 +87,11 @@ class Summary:
         lines.append(f"{self._judged:8} of them judged by the reference")
         slowest = sorted(self._seconds, reverse=True)[:10]
         lines.append("slowest: " + ", ".join(f"{seconds:.2f} s (case {number})" for seconds, number in slowest))
-        if len(self._memory) > self._warmup + 2:
-            begin, end = self._memory[0], self._memory[-1]
-            warm, last = self._memory[self._warmup], self._memory[-2]
-            growth = end["resident"] - begin["resident"]
+        if self._warm and self._end:
+            growth = self._end["resident"] - self._warm["resident"]
             lines.append(
-                f"memory in use: {growth / _MB:+.0f} MB to {end['resident'] / _MB:.0f} MB; resident: "
-                f"{warm['resident'] / _MB:.0f} MB after {self._warmup} cases, {last['resident'] / _MB:.0f} MB at the "
-                f"end, {last['cached'] / _MB:.0f} MB of it kept for results and canvases; peak {last['peak'] / _MB:.0f}"
-                " MB"
+                f"memory in use: {growth / _MB:+.0f} MB to {self._end['resident'] / _MB:.0f} MB; with what is kept for "
+                f"reuse {self._last['resident'] / _MB:.0f} MB at the end, peak {self._last['peak'] / _MB:.0f} MB"
             )
             if growth > MOST_GROWTH:
                 self.violation(f"memory in use grew by {growth / _MB:.0f} MB")
@@ -170,7 +171,7 @@ def main() -> int:
         file.write_bytes(this.data)
         print(f"{this.story}; as {this.form}, {this.rules}, {this.options}; {len(this.data)} bytes in {file}")
     warnings.simplefilter("ignore")
-    summary = Summary(args.seed, warmup=min(1000, args.count // 3), every=args.every)
+    summary = Summary(args.seed, every=args.every)
     child = str(Path(__file__).parent / "child.py")
     with tqdm(total=stop - first, unit="case") as bar:
         while first < stop:
