@@ -138,7 +138,10 @@ class Picture(NamedTuple):
         """In a container, if there is one that takes it."""
         if not SAVABLE[self.mode]:
             return None
-        container, choice = SAVABLE[self.mode][self.way % len(SAVABLE[self.mode])]
+        containers = sorted({container for container, _ in SAVABLE[self.mode]})
+        container = containers[self.way % len(containers)]
+        choices = [choice for name, choice in SAVABLE[self.mode] if name == container]
+        choice = choices[self.way // len(containers) % len(choices)]
         extra = dict(choice)
         if self.orientation is not None:
             extra["exif"] = Image.Exif()
@@ -300,8 +303,9 @@ def test_the_current_frame_counts(picture, rules):
 
 
 @properties
-@given(pictures, rules)
-def test_pictures_turned_as_exif_says(picture, rules):
+@given(pictures, rules, st.integers(1, 8))
+def test_pictures_turned_as_exif_says(picture, rules, orientation):
+    picture = picture._replace(orientation=orientation)
     config = rules()
     data = picture.encoded()
     if data is None:
