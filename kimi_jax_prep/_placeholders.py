@@ -122,33 +122,28 @@ def _match_together(
     """As `match`, for texts that share these media, which are counted from `first`."""
     placeholders = {MEDIA_PAD: "pad", style.image_placeholder: "image", style.video_placeholder: "video"}
     pattern = re.compile("|".join(re.escape(word) for word in placeholders if word is not None))
-    matched, at = [], 0
-    for text in texts:
-        slots = []
-        for word in pattern.finditer(text):
-            kind = placeholders[word[0]]
-            taken = _taken(kind, kinds, at)
-            if taken == 0:
-                break
-            slots.append(Slot(word.start(), word.end(), kind, tuple(range(first + at, first + at + taken))))
-            at += taken
-        else:
-            matched.append(tuple(slots))
-            continue
-        break
-    if len(matched) == len(texts) and at == len(kinds):
-        return matched
-    words = Counter(word[0] for text in texts for word in pattern.finditer(text))
-    counts = [f"{words[word]} `{word}`" for word in placeholders if word is not None]
-    have = Counter(kinds)
+    slots: list[list[Slot]] = [[] for _ in texts]
+    at, order = 0, ""
+    words = [(own, word) for own, text in zip(slots, texts, strict=True) for word in pattern.finditer(text)]
+    for own, word in words:
+        kind = placeholders[word[0]]
+        taken = _taken(kind, kinds, at)
+        if taken == 0:
+            if at < len(kinds):
+                order = f" The first that does not fit is medias[{first + at}] ({kinds[at]}) for `{word[0]}`."
+            break
+        own.append(Slot(word.start(), word.end(), kind, tuple(range(first + at, first + at + taken))))
+        at += taken
+    else:
+        if at == len(kinds):
+            return [tuple(own) for own in slots]
+    found, have = Counter(word[0] for _, word in words), Counter(kinds)
     media = [f"{have['image']} images"]
     if style.video_placeholder is not None:
         media += [f"{have['video']} videos", f"{have['video_chunk']} video chunks"]
-    order = ""
-    if len(matched) < len(texts) and at < len(kinds):
-        order = f" The first that does not fit is medias[{first + at}], of type {kinds[at]!r}, for `{word[0]}`."
+    counts = [f"{found[word]} `{word}`" for word in placeholders if word is not None]
     raise TextError(
-        f"{name} {_listed(counts)} but the media are {_listed(media)}. Placeholders and media come in one order;"
+        f"{name} {_listed(counts)} but the media are {_listed(media)}. They come in one order;"
         f"{_RULES[style.name]}{order}"
     )
 
