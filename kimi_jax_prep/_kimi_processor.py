@@ -254,7 +254,8 @@ class KimiProcessor(ProcessorMixin):
             raise MediaError(f"medias[{i}] is a {kind}; Kimi-K3's processor takes images only.")
         return kind
 
-    def _rendered(self, messages: Any, medias: Any, template: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    def _rendered(self, messages: Any, medias: Any, template: Mapping[str, Any]) -> tuple[list[str], Any]:
+        """Texts of conversations, and their media as `__call__` takes them."""
         if not isinstance(messages, list | tuple):
             raise TypeError(f"`messages` is a list of messages, or of such lists; got {type(messages).__name__}.")
         conversations = messages if is_batch(messages) else [messages]
