@@ -153,7 +153,9 @@ class KimiProcessor(ProcessorMixin):
           TypeError: an unknown keyword.
           Others: as `KimiImageProcessor.preprocess`, with indices into the media of all texts, one after another.
         """
-        check_keywords(kwargs, (*_OWN, *TEXT_KEYWORDS, *TEMPLATE_KEYWORDS, *CALL_KEYWORDS))
+        if {"images", "videos"} & kwargs.keys():
+            raise TypeError("images and videos come in one list, `medias`, in the order of their placeholders.")
+        check_keywords(kwargs, dict.fromkeys((*_OWN, *TEXT_KEYWORDS, *TEMPLATE_KEYWORDS, *CALL_KEYWORDS)))
         overrides = {name: value for name, value in kwargs.items() if name in CALL_KEYWORDS}
         template = {name: kwargs[name] for name in TEMPLATE_KEYWORDS if name in kwargs}
         convert, lengths = converter(return_tensors), lengths_of(self.tokenizer, kwargs)
@@ -210,7 +212,7 @@ class KimiProcessor(ProcessorMixin):
           push_to_hub, **kwargs: as transformers has them.
         """
         os.makedirs(save_directory, exist_ok=True)
-        # First, since a checkpoint's own file of this name would be believed before the one that transformers writes.
+        # A checkpoint's own file of this name, if left, would be believed before the one that transformers writes.
         self.image_processor.save_pretrained(save_directory)
         return super().save_pretrained(os.fspath(save_directory), push_to_hub=push_to_hub, **kwargs)
 

@@ -469,6 +469,12 @@ def test_misspelt_keywords_name_the_nearest(keyword, near):
         processor()(text="x", **{keyword: 1})
 
 
+@pytest.mark.parametrize("keyword", ["images", "videos"])
+def test_images_and_videos_are_one_list(keyword):
+    with pytest.raises(TypeError, match="in one list, `medias`"):
+        processor()(text=IMAGE, **{keyword: [picture()]})
+
+
 def test_a_tokenizer_that_is_not_kimis_is_an_error():
     others = make_tokenizer(special=["<|media_begin|>"])
     with pytest.raises(kjp.ConfigError, match=r"does not know `<\|media_pad\|>`.*add_special_tokens"):
