@@ -1,25 +1,350 @@
-"""Frames out of video files. Not there yet: decoded frames are accepted, files are refused."""
+"""Frames out of video files, by index, through PyAV (the extra `video`).
 
-from collections.abc import Iterator, Sequence
+Frame k is the k-th in the order of presentation. The file's packets are counted and their times noted without decoding.
+Where every packet has a time of its own, a frame is known by its time, and a keyframe is sought where that is nearer
+than decoding on; what was sought is believed only if it is the keyframe that the index promised, else the file is read
+from its start. Where times are missing or repeated, as in AVI with B-frames or a raw stream, frames are counted from
+the start.
+
+FFmpeg is given open Python files, never names, and only formats that hold their frames themselves: no playlist, no
+list of other files, no single pictures (PNG, JPEG, WebP), which are images and not videos.
+"""
+
+import bisect
+import contextlib
+import functools
+import io
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import UInt8
 
-from kimi_jax_prep._errors import MediaError
+from kimi_jax_prep._errors import MediaError, PlanError
+
+if TYPE_CHECKING:
+    from av import Packet, VideoFrame
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+_EXTRA = "reading video files needs PyAV; install it with `pip install 'kimi-jax-prep[video]'`."
+# FFmpeg's names of formats whose files are whole in themselves; hls, dash, concat, sdp and their like are left out.
+_FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,asf,ogg,gif,apng,ivf,h264,hevc,vvc,obu,av1,"
+    "m4v,mjpeg,mxf,nut,dv,rm,wtv,h263,h261,vc1,dirac,gxf,nsv,yuv4mpegpipe,swf"
+)
+# PyAV lets FFmpeg invent missing times by reading ahead (AVFMT_FLAG_GENPTS); only the file's own can be trusted.
+_GENPTS = 0x0001
+# No codec reorders further (16 frames in H.264 and HEVC): times that do are no order of presentation.
+_REORDERED = 32
+# A seek empties the decoder, whose threads hold some frames each; for less than this it costs more than it saves.
+_WORTH_SEEKING = 8
+# Pixels that decoders add to a side for their own use; MPEG-4's add the most, 160.
+_MARGIN = 256
 
 
 class VideoFile:
-    """One video file."""
+    """One opened video file. Only its index was read; no frame is decoded yet, and the file is closed again.
+
+    Args:
+      source: the file's bytes, or its path.
+
+    Raises:
+      MediaError: not a video, no video stream, no frames, no usable rate, damaged.
+      FileNotFoundError, PermissionError, IsADirectoryError: a path cannot be read.
+      ImportError: PyAV is missing.
+    """
 
     num_frames: int
+    """Frames that the file shows, counted packet by packet: headers may lie."""
     fps: float
+    """Frames a second: the average rate of the stream. 1.0 for a single frame without a rate."""
     width: int
+    """Of a frame as it is decoded, before any rotation, in pixels."""
     height: int
-    rotation: int
 
     def __init__(self, source: bytes | Path) -> None:
-        raise MediaError(f"video files are not read yet; decode {type(source).__name__} to frames first.")
+        self._source = source
+        with _opened(source) as (container, stream):
+            self._index = _Index(_packets(container, stream), hides=stream.codec_context.name in ("vp8", "libvpx"))
+            self.num_frames = self._index.num_frames
+            if not self.num_frames:
+                raise MediaError("the video has no frames.")
+            self.fps = _rate(container, stream, self.num_frames)
+            self.width, self.height = stream.codec_context.width, stream.codec_context.height
+        if self.width <= 0 or self.height <= 0:
+            self.width, self.height = self._first.width, self._first.height
 
-    def frames(self, indices: Sequence[int], *, progress: bool = False) -> Iterator[np.ndarray]:
-        """Frames by index."""
-        raise MediaError(f"video files are not read yet: {len(indices)} frames, progress {progress}.")
+    @functools.cached_property
+    def rotation(self) -> int:
+        """Clockwise degrees by which a player turns the frames so that they stand upright: 0, 90, 180 or 270.
+
+        From the display matrix; an angle in between is rounded, a reflection is not seen. Decodes one frame when it is
+        first asked for.
+
+        Raises:
+          MediaError: no frame can be decoded.
+        """
+        return round(-self._first.rotation / 90) * 90 % 360  # PyAV's angle is counterclockwise
+
+    @property
+    def _first(self) -> "VideoFrame":
+        with _opened(self._source) as (container, stream):
+            stream.thread_type = "NONE"  # threads would fill up with frames that nobody wants
+            reader = _Reader(container, stream, self._index)
+            for frame in reader.frames:
+                return frame
+        raise MediaError("no frame of the video can be decoded.") from reader.error
+
+    def frames(
+        self, indices: Sequence[int], *, progress: bool = False
+    ) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
+        """Frames as RGB bytes, in the order of `indices`, each array its own; decoded as they are asked for.
+
+        The file is open from the first frame on, until the iterator ends, fails or is closed.
+
+        Args:
+          indices: non-decreasing, from 0 to `num_frames - 1`; repeats are allowed.
+          progress: show a tqdm bar of the frames that are taken.
+
+        Raises:
+          PlanError: indices out of range or order.
+          MediaError: a frame cannot be decoded, or has another size than the file says; its index is named.
+          ImportError: tqdm is missing.
+        """
+        wanted = [operator.index(k) for k in indices]
+        if wanted and (wanted[0] < 0 or wanted[-1] >= self.num_frames or wanted != sorted(wanted)):
+            raise PlanError(f"frame indices rise from 0 to at most {self.num_frames - 1}; got {wanted}.")
+        return self._arrays(_with_bar(wanted) if progress else wanted)
+
+    def _arrays(self, wanted: Iterable[int]) -> Iterator[np.ndarray]:
+        last, frame = None, None
+        distinct = sorted(set(wanted))
+        with contextlib.closing(self._decoded(distinct)) as decoded:
+            for k in wanted:
+                if k != last:
+                    last, frame = k, next(decoded)
+                yield self._pixels(k, frame)
+
+    def _decoded(self, wanted: list[int]) -> Iterator["VideoFrame"]:
+        """Frames by distinct, rising indices. If one is not found by seeking, it may still be found from the start."""
+        found, error = 0, None
+        # In slice threads, a decoder answers each packet before the next: no good frame is lost beside a broken one.
+        for seek, threads in ((True, "AUTO"), (False, "SLICE")):
+            with _opened(self._source, max_pixels=(self.width + _MARGIN) * (self.height + _MARGIN)) as (
+                container,
+                stream,
+            ):
+                stream.thread_type = threads
+                reader = _Reader(container, stream, self._index)
+                for k in wanted[found:]:
+                    frame = reader.frame(k, seek=seek)
+                    if frame is None or frame.is_corrupt:
+                        break
+                    found += 1
+                    yield frame
+                error = reader.error
+            if found == len(wanted):
+                return
+        raise MediaError(f"frame {wanted[found]} cannot be decoded; the file is damaged there or before.") from error
+
+    def _pixels(self, k: int, frame: Any) -> np.ndarray:
+        if (frame.width, frame.height) != (self.width, self.height):
+            raise MediaError(
+                f"frame {k} is {frame.width}x{frame.height} but the video is {self.width}x{self.height}; all frames of "
+                "a video have one size."
+            )
+        try:
+            return frame.to_ndarray(format="rgb24")
+        except ValueError as err:  # FFmpeg's own errors for this are ValueErrors as well
+            raise MediaError(f"frame {k} has pixels of format {frame.format.name}, which do not turn to RGB.") from err
+
+
+class _Index:
+    """What the packets say without being decoded. Packets are numbered in the order they are stored."""
+
+    def __init__(self, packets: Iterable["Packet[Any]"], *, hides: bool) -> None:
+        self.shown: list[int] = []
+        """Packets that a player shows; edit lists discard others, and VP8 has frames that only serve as references."""
+        self.damaged: set[int | None] = set()
+        """Times of packets that are cut off or otherwise known to be broken."""
+        self.seek_times: dict[int, tuple[int | None, int | None]] = {}
+        """Of the packets that are keyframes: time of presentation, time of decoding."""
+        times: list[int | None] = []
+        for place, packet in enumerate(packets):
+            if packet.is_discard or (hides and not memoryview(packet)[0] & 0x10):
+                continue
+            self.shown.append(place)
+            times.append(packet.pts)
+            if packet.is_keyframe:
+                self.seek_times[place] = (packet.pts, packet.dts)
+            if packet.is_corrupt:
+                self.damaged.add(packet.pts)
+        self.num_frames = len(times)
+        known = [t for t in times if t is not None]
+        order = sorted(range(len(known)), key=known.__getitem__)
+        self.by_time = len(set(known)) == len(times) and all(abs(k - i) <= _REORDERED for k, i in enumerate(order))
+        self.times = [known[i] for i in order] if self.by_time else []
+        """Of presentation, by frame. Empty where frames are counted."""
+        self.places = dict(zip(known, self.shown, strict=True)) if self.by_time else {}
+        self.keyframes = sorted(self.seek_times)
+
+    def keyframe(self, k: int) -> int:
+        """The last keyframe from which frame k can be decoded, or -1. One that is shown later comes too late."""
+        i = bisect.bisect_right(self.keyframes, self.places[self.times[k]])
+        earlier = reversed(self.keyframes[max(0, i - _REORDERED) : i])
+        return next((key for key in earlier if (self.seek_times[key][0] or 0) <= self.times[k]), -1)
+
+
+class _Reader:
+    """One pass over an open file: decodes on, or from a keyframe that it seeks."""
+
+    def __init__(self, container: "InputContainer", stream: "VideoStream", index: _Index) -> None:
+        self._container, self._stream, self._index = container, stream, index
+        self._place = 0
+        self._count = 0
+        self.error: Exception | None = None
+        self.frames = self._decode(_packets(container, stream))
+
+    def frame(self, k: int, *, seek: bool) -> "VideoFrame | None":
+        """Frame k, which lies after all that were asked for before, or None if it is not found."""
+        index = self._index
+        if not index.by_time:
+            return self._counted(k)
+        time = index.times[k]
+        key = index.keyframe(k) if seek else -1
+        if time in index.damaged or (key > self._place + _WORTH_SEEKING and not self._seek(key)):
+            return None
+        frame = next((f for f in self.frames if f.pts is not None and f.pts >= time), None)
+        return frame if frame is not None and frame.pts == time else None
+
+    def _counted(self, k: int) -> "VideoFrame | None":
+        for frame in self.frames:
+            if self.error is not None:  # a frame is lost, and nobody knows which
+                return None
+            self._count += 1
+            if self._count > k:
+                return frame
+        return None
+
+    def _seek(self, key: int) -> bool:
+        """Whether the next frame is now a keyframe between here and `key`. Containers differ in which time they go by,
+        and their marks of keyframes can be wrong; then this pass is over."""
+        import av
+
+        for time in self._index.seek_times[key]:
+            try:
+                if time is not None:
+                    self._container.seek(time, stream=self._stream)
+            except av.FFmpegError as err:
+                self.error = err
+                continue
+            packets = _packets(self._container, self._stream)
+            packet = next((p for p in packets if p.is_keyframe), None)
+            place = -1 if packet is None else self._index.places.get(packet.pts, -1)
+            if packet is not None and self._place <= place <= key:
+                self._place = place
+                self.frames = self._decode(itertools.chain([packet], packets))
+                # Frames before it need what was skipped.
+                frame = next((f for f in self.frames if f.pts is not None and f.pts >= packet.pts), None)
+                if frame is None or frame.pts != packet.pts or not frame.key_frame:
+                    return False
+                self.frames = itertools.chain([frame], self.frames)
+                return True
+        return False
+
+    def _decode(self, packets: Iterator["Packet[Any]"]) -> Iterator["VideoFrame"]:
+        import av
+
+        for packet in itertools.chain(packets, [None]):  # None makes the decoder give what it still holds
+            self._place += 1
+            try:
+                decoded = self._stream.codec_context.decode(packet)
+            except av.FFmpegError as err:
+                self.error = err
+            else:
+                yield from decoded
+
+
+@contextlib.contextmanager
+def _opened(source: bytes | Path, *, max_pixels: int | None = None) -> Iterator[tuple["InputContainer", "VideoStream"]]:
+    try:
+        import av
+        from av.stream import Disposition
+    except ImportError as err:
+        raise ImportError(_EXTRA) from err
+
+    # Titles that are not UTF-8 are no reason to refuse a video; later versions know that by themselves.
+    lenient = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+        try:
+            container = av.open(
+                _Nameless(file),
+                container_options={"format_whitelist": _FORMATS, "protocol_whitelist": ""},
+                io_open=_refuse,
+                **lenient,
+            )
+        except av.FFmpegError as err:
+            raise MediaError(f"this is not a video in a format that is read (MP4, WebM, AVI, GIF, ...): {err}") from err
+        with container:
+            container.flags &= ~_GENPTS
+            streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+            if not streams:
+                raise MediaError(f"the {container.format.name} file has no video stream.")
+            stream = streams[0]
+            if stream.codec_context is None:
+                raise MediaError("there is no decoder for the video's codec; convert it to H.264 or VP9.")
+            if max_pixels is not None:
+                # Frames that grow in mid-stream stay within what the caller has agreed to.
+                stream.codec_context.options = {"max_pixels": str(max_pixels)}
+            try:
+                yield container, stream
+            except av.FFmpegError as err:
+                raise MediaError(f"the video is damaged: {err}") from err
+
+
+class _Nameless:
+    """A file's name would tell FFmpeg its folder, and its suffix would change what the bytes are taken for."""
+
+    def __init__(self, file: Any) -> None:
+        self.read, self.seek, self.tell = file.read, file.seek, file.tell
+
+
+def _refuse(url: str, flags: int, options: dict[str, str]) -> Any:  # noqa: ARG001 -- PyAV's signature
+    raise MediaError("the video refers to another file, which is not opened.")
+
+
+def _packets(container: "InputContainer", stream: "VideoStream") -> Iterator["Packet[Any]"]:
+    """Packets that hold data. An empty one is a repeated frame in AVI, but a decoder would take it for the end."""
+    return (packet for packet in container.demux(stream) if packet.size)
+
+
+def _rate(container: "InputContainer", stream: "VideoStream", num_frames: int) -> float:
+    rates: list[Any] = [stream.average_rate, stream.guessed_rate]
+    if stream.duration and stream.time_base:
+        rates.append(num_frames / float(stream.duration * stream.time_base))
+    if container.duration:
+        rates.append(num_frames * 1_000_000 / container.duration)
+    if num_frames == 1:
+        rates.append(1.0)
+    for rate in rates:
+        if rate and 0 < float(rate) < math.inf:
+            return float(rate)
+    raise MediaError(f"the video has {num_frames} frames and no rate; pass `fps`, or convert it to MP4.")
+
+
+def _with_bar(indices: list[int]) -> Iterable[int]:
+    try:
+        from tqdm import tqdm
+    except ImportError as err:
+        raise ImportError("`progress` needs tqdm; install it with `pip install 'kimi-jax-prep[video]'`.") from err
+
+    class Bar(tqdm):
+        # tqdm's watching thread would stay behind, in the way of a fork.
+        monitor_interval = 0
+
+    return Bar(indices, desc="decoding", unit="frame")
