@@ -17,7 +17,7 @@ import io
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,18 +119,17 @@ class VideoFile:
         wanted = [operator.index(k) for k in indices]
         if wanted and (wanted[0] < 0 or wanted[-1] >= self.num_frames or wanted != sorted(wanted)):
             raise PlanError(f"frame indices rise from 0 to at most {self.num_frames - 1}; got {wanted}.")
-        return self._arrays(_with_bar(wanted) if progress else wanted)
+        return self._arrays(wanted, _with_bar(wanted) if progress else wanted)
 
-    def _arrays(self, wanted: Iterable[int]) -> Iterator[np.ndarray]:
+    def _arrays(self, wanted: list[int], shown: Any) -> Iterator[np.ndarray]:
         last, frame = None, None
-        distinct = sorted(set(wanted))
-        with contextlib.closing(self._decoded(distinct)) as decoded:
-            for k in wanted:
+        with contextlib.closing(self._decoded(sorted(set(wanted)))) as decoded:
+            for k in shown:
                 if k != last:
                     last, frame = k, next(decoded)
                 yield self._pixels(k, frame)
 
-    def _decoded(self, wanted: list[int]) -> Iterator["VideoFrame"]:
+    def _decoded(self, wanted: list[int]) -> Generator["VideoFrame", None, None]:
         """Frames by distinct, rising indices. If one is not found by seeking, it may still be found from the start."""
         found, error = 0, None
         # In slice threads, a decoder answers each packet before the next: no good frame is lost beside a broken one.
@@ -219,6 +218,9 @@ class _Reader:
         key = index.keyframe(k) if seek else -1
         if time in index.damaged or (key > self._place + _WORTH_SEEKING and not self._seek(key)):
             return None
+        return self._at(time)
+
+    def _at(self, time: int) -> "VideoFrame | None":
         frame = next((f for f in self.frames if f.pts is not None and f.pts >= time), None)
         return frame if frame is not None and frame.pts == time else None
 
@@ -234,37 +236,38 @@ class _Reader:
     def _seek(self, key: int) -> bool:
         """Whether the next frame is now a keyframe between here and `key`. Containers differ in which time they go by,
         and their marks of keyframes can be wrong; then this pass is over."""
-        import av
+        import av.error
 
         for time in self._index.seek_times[key]:
             try:
                 if time is not None:
                     self._container.seek(time, stream=self._stream)
-            except av.FFmpegError as err:
+            except av.error.FFmpegError as err:
                 self.error = err
                 continue
             packets = _packets(self._container, self._stream)
             packet = next((p for p in packets if p.is_keyframe), None)
-            place = -1 if packet is None else self._index.places.get(packet.pts, -1)
-            if packet is not None and self._place <= place <= key:
+            if packet is None or packet.pts is None:
+                continue
+            if self._place <= (place := self._index.places.get(packet.pts, -1)) <= key:
                 self._place = place
                 self.frames = self._decode(itertools.chain([packet], packets))
                 # Frames before it need what was skipped.
-                frame = next((f for f in self.frames if f.pts is not None and f.pts >= packet.pts), None)
-                if frame is None or frame.pts != packet.pts or not frame.key_frame:
+                frame = self._at(packet.pts)
+                if frame is None or not frame.key_frame:
                     return False
                 self.frames = itertools.chain([frame], self.frames)
                 return True
         return False
 
     def _decode(self, packets: Iterator["Packet[Any]"]) -> Iterator["VideoFrame"]:
-        import av
+        import av.error
 
         for packet in itertools.chain(packets, [None]):  # None makes the decoder give what it still holds
             self._place += 1
             try:
                 decoded = self._stream.codec_context.decode(packet)
-            except av.FFmpegError as err:
+            except av.error.FFmpegError as err:
                 self.error = err
             else:
                 yield from decoded
@@ -274,12 +277,13 @@ class _Reader:
 def _opened(source: bytes | Path, *, max_pixels: int | None = None) -> Iterator[tuple["InputContainer", "VideoStream"]]:
     try:
         import av
+        import av.error
         from av.stream import Disposition
     except ImportError as err:
         raise ImportError(_EXTRA) from err
 
     # Titles that are not UTF-8 are no reason to refuse a video; later versions know that by themselves.
-    lenient = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+    lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
     with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
         try:
             container = av.open(
@@ -288,8 +292,10 @@ def _opened(source: bytes | Path, *, max_pixels: int | None = None) -> Iterator[
                 io_open=_refuse,
                 **lenient,
             )
-        except av.FFmpegError as err:
-            raise MediaError(f"this is not a video in a format that is read (MP4, WebM, AVI, GIF, ...): {err}") from err
+        except av.error.FFmpegError as err:
+            raise MediaError(
+                f"no video in a format that is read (MP4, WebM, AVI, GIF, ...) or a damaged one: {err.strerror}."
+            ) from err
         with container:
             container.flags &= ~_GENPTS
             streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
@@ -303,8 +309,8 @@ def _opened(source: bytes | Path, *, max_pixels: int | None = None) -> Iterator[
                 stream.codec_context.options = {"max_pixels": str(max_pixels)}
             try:
                 yield container, stream
-            except av.FFmpegError as err:
-                raise MediaError(f"the video is damaged: {err}") from err
+            except av.error.FFmpegError as err:
+                raise MediaError(f"the video is damaged: {err.strerror}.") from err
 
 
 class _Nameless:
@@ -337,7 +343,7 @@ def _rate(container: "InputContainer", stream: "VideoStream", num_frames: int) -
     raise MediaError(f"the video has {num_frames} frames and no rate; pass `fps`, or convert it to MP4.")
 
 
-def _with_bar(indices: list[int]) -> Iterable[int]:
+def _with_bar(indices: list[int]) -> Any:
     try:
         from tqdm import tqdm
     except ImportError as err:
