@@ -95,10 +95,10 @@ class VideoFile:
     def _first(self) -> "VideoFrame":
         with _opened(self._source) as (container, stream):
             stream.thread_type = "NONE"  # threads would fill up with frames that nobody wants
-            reader = _Reader(container, stream, self._index)
-            for frame in reader.frames:
-                return frame
-        raise MediaError("no frame of the video can be decoded.") from reader.error
+            with contextlib.closing(_Reader(container, stream, self._index, errors := [])) as reader:
+                for frame in reader.frames:
+                    return frame
+        raise MediaError("no frame of the video can be decoded.") from (errors[-1] if errors else None)
 
     def frames(
         self, indices: Sequence[int], *, progress: bool = False
@@ -131,25 +131,30 @@ class VideoFile:
 
     def _decoded(self, wanted: list[int]) -> Generator["VideoFrame", None, None]:
         """Frames by distinct, rising indices. If one is not found by seeking, it may still be found from the start."""
-        found, error = 0, None
-        # In slice threads, a decoder answers each packet before the next: no good frame is lost beside a broken one.
+        found, errors = 0, []
+        # In slice threads, a decoder answers each packet before the next: damage does not reach back to good frames.
         for seek, threads in ((True, "AUTO"), (False, "SLICE")):
-            with _opened(self._source, max_pixels=(self.width + _MARGIN) * (self.height + _MARGIN)) as (
-                container,
-                stream,
-            ):
-                stream.thread_type = threads
-                reader = _Reader(container, stream, self._index)
-                for k in wanted[found:]:
-                    frame = reader.frame(k, seek=seek)
-                    if frame is None or frame.is_corrupt:
-                        break
-                    found += 1
-                    yield frame
-                error = reader.error
+            # The pass is over and its decoder gone before the error is raised, which may be kept for long.
+            for frame in self._pass(wanted[found:], errors, seek=seek, threads=threads):
+                found += 1
+                yield frame
             if found == len(wanted):
                 return
-        raise MediaError(f"frame {wanted[found]} cannot be decoded; the file is damaged there or before.") from error
+        raise MediaError(f"frame {wanted[found]} cannot be decoded; the file is damaged there or before.") from (
+            errors[-1] if errors else None
+        )
+
+    def _pass(self, wanted: list[int], errors: list[Exception], *, seek: bool, threads: str) -> Iterator["VideoFrame"]:
+        with (
+            _opened(self._source, max_pixels=(self.width + _MARGIN) * (self.height + _MARGIN)) as (container, stream),
+            contextlib.closing(_Reader(container, stream, self._index, errors)) as reader,
+        ):
+            stream.thread_type = threads
+            for k in wanted:
+                frame = reader.frame(k, seek=seek)
+                if frame is None:
+                    return
+                yield frame
 
     def _pixels(self, k: int, frame: Any) -> np.ndarray:
         if (frame.width, frame.height) != (self.width, self.height):
@@ -169,8 +174,6 @@ class _Index:
     def __init__(self, packets: Iterable["Packet[Any]"], *, hides: bool) -> None:
         self.shown: list[int] = []
         """Packets that a player shows; edit lists discard others, and VP8 has frames that only serve as references."""
-        self.damaged: set[int | None] = set()
-        """Times of packets that are cut off or otherwise known to be broken."""
         self.seek_times: dict[int, tuple[int | None, int | None]] = {}
         """Of the packets that are keyframes: time of presentation, time of decoding."""
         times: list[int | None] = []
@@ -181,8 +184,6 @@ class _Index:
             times.append(packet.pts)
             if packet.is_keyframe:
                 self.seek_times[place] = (packet.pts, packet.dts)
-            if packet.is_corrupt:
-                self.damaged.add(packet.pts)
         self.num_frames = len(times)
         known = [t for t in times if t is not None]
         order = sorted(range(len(known)), key=known.__getitem__)
@@ -192,46 +193,72 @@ class _Index:
         self.places = dict(zip(known, self.shown, strict=True)) if self.by_time else {}
         self.keyframes = sorted(self.seek_times)
 
+    def frame(self, time: int) -> int:
+        """The frame of this time, or -1."""
+        k = bisect.bisect_left(self.times, time)
+        return k if k < len(self.times) and self.times[k] == time else -1
+
+    def place(self, k: int) -> int:
+        """The packet of frame k; where that is not known, one that lies as far back as it may."""
+        return self.places[self.times[k]] if self.by_time and k >= 0 else 0
+
     def keyframe(self, k: int) -> int:
         """The last keyframe from which frame k can be decoded, or -1. One that is shown later comes too late."""
-        i = bisect.bisect_right(self.keyframes, self.places[self.times[k]])
+        i = bisect.bisect_right(self.keyframes, self.place(k))
         earlier = reversed(self.keyframes[max(0, i - _REORDERED) : i])
         return next((key for key in earlier if (self.seek_times[key][0] or 0) <= self.times[k]), -1)
 
 
 class _Reader:
-    """One pass over an open file: decodes on, or from a keyframe that it seeks."""
+    """One pass over an open file: decodes on, or from a keyframe that it seeks.
 
-    def __init__(self, container: "InputContainer", stream: "VideoStream", index: _Index) -> None:
-        self._container, self._stream, self._index = container, stream, index
+    A frame that is lost spoils those that refer to it, which decoders give out all the same. So after a loss no frame
+    is believed, until a keyframe comes.
+    """
+
+    def __init__(
+        self, container: "InputContainer", stream: "VideoStream", index: _Index, errors: list[Exception]
+    ) -> None:
+        self._container, self._stream, self._index, self._errors = container, stream, index, errors
         self._place = 0
-        self._count = 0
-        self.error: Exception | None = None
+        """Packets that the decoder has had, or that were skipped."""
+        self._next = 0
+        """The frame that should come next."""
+        self._lost: int | None = None
+        """After a loss: the place up to which packets may be to blame; -1 if only those of earlier frames may be."""
         self.frames = self._decode(_packets(container, stream))
 
+    def close(self) -> None:
+        """Let the decoder and its threads go now; the generator and this object hold each other."""
+        self.frames = iter(())
+
     def frame(self, k: int, *, seek: bool) -> "VideoFrame | None":
-        """Frame k, which lies after all that were asked for before, or None if it is not found."""
+        """Frame k, which lies after all that were asked for before, or None if it is not to be had."""
         index = self._index
         if not index.by_time:
-            return self._counted(k)
-        time = index.times[k]
+            frame = next((f for f in self.frames if self._believed(f, self._next) and self._next == k + 1), None)
+            return frame if not self._errors else None  # a frame is lost, and nobody knows which
         key = index.keyframe(k) if seek else -1
-        if time in index.damaged or (key > self._place + _WORTH_SEEKING and not self._seek(key)):
+        if key > self._place + _WORTH_SEEKING and not self._seek(key):
             return None
-        return self._at(time)
+        return self._at(index.times[k])
 
     def _at(self, time: int) -> "VideoFrame | None":
-        frame = next((f for f in self.frames if f.pts is not None and f.pts >= time), None)
-        return frame if frame is not None and frame.pts == time else None
-
-    def _counted(self, k: int) -> "VideoFrame | None":
         for frame in self.frames:
-            if self.error is not None:  # a frame is lost, and nobody knows which
-                return None
-            self._count += 1
-            if self._count > k:
-                return frame
+            if frame.pts is None:
+                continue
+            believed = self._believed(frame, self._index.frame(frame.pts))
+            if frame.pts >= time:
+                return frame if believed and frame.pts == time else None
         return None
+
+    def _believed(self, frame: "VideoFrame", k: int) -> bool:
+        lost = -1 if k != self._next and self._lost is None else self._lost
+        if lost is not None and frame.key_frame and self._index.place(k) > lost:
+            lost = None  # what is shown after a keyframe needs nothing that is shown before it
+        self._lost = -1 if frame.is_corrupt and lost is None else lost
+        self._next = k + 1
+        return self._lost is None
 
     def _seek(self, key: int) -> bool:
         """Whether the next frame is now a keyframe between here and `key`. Containers differ in which time they go by,
@@ -243,16 +270,17 @@ class _Reader:
                 if time is not None:
                     self._container.seek(time, stream=self._stream)
             except av.error.FFmpegError as err:
-                self.error = err
+                self._fail(err)
                 continue
             packets = _packets(self._container, self._stream)
             packet = next((p for p in packets if p.is_keyframe), None)
             if packet is None or packet.pts is None:
                 continue
             if self._place <= (place := self._index.places.get(packet.pts, -1)) <= key:
-                self._place = place
-                self.frames = self._decode(itertools.chain([packet], packets))
-                # Frames before it need what was skipped.
+                self._place, self._next, self._lost = place, self._index.frame(packet.pts), None
+                # Frames that are shown before it need what was skipped.
+                later = self._decode(itertools.chain([packet], packets))
+                self.frames = (f for f in later if f.pts is not None and f.pts >= packet.pts)
                 frame = self._at(packet.pts)
                 if frame is None or not frame.key_frame:
                     return False
@@ -265,12 +293,18 @@ class _Reader:
 
         for packet in itertools.chain(packets, [None]):  # None makes the decoder give what it still holds
             self._place += 1
+            if packet is not None and packet.is_corrupt:
+                self._fail(MediaError("a packet is cut off."))
             try:
                 decoded = self._stream.codec_context.decode(packet)
             except av.error.FFmpegError as err:
-                self.error = err
+                self._fail(err)
             else:
                 yield from decoded
+
+    def _fail(self, err: Exception) -> None:
+        self._lost = self._place
+        self._errors.append(err.with_traceback(None))  # a traceback would keep the decoder alive
 
 
 @contextlib.contextmanager

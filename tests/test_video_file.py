@@ -45,7 +45,6 @@ def clip(
     codec: str = "libx264",
     *,
     gop: int = 12,
-    b_frames: int = 2,
     pixels: str = "yuv420p",
     options: tuple[tuple[str, str], ...] = (),
     times: tuple[int, ...] | None = None,
@@ -63,8 +62,8 @@ def clip(
         stream.width, stream.height = size
         stream.pix_fmt = pixels
         stream.codec_context.gop_size = gop
-        if b_frames and codec in ("libx264", "mpeg4", "mpeg2video"):
-            stream.codec_context.max_b_frames = b_frames
+        if codec in ("libx264", "mpeg4", "mpeg2video"):
+            stream.codec_context.max_b_frames = 2
         stream.codec_context.options = dict(options)
         for i in range(count):
             frame = av.VideoFrame.from_ndarray(numbered(first + i, *size), format="rgb24")
@@ -89,8 +88,8 @@ X265 = (("x265-params", "log-level=none"),)
 OPEN_GOP = (("x264-params", "open-gop=1:bframes=3"),)
 CLIPS = {
     "mp4 h264": {},
-    "mp4 h264 no B": {"b_frames": 0},
-    "mp4 h264 GOP 1": {"gop": 1, "b_frames": 0},
+    "mp4 h264 no B": {"options": (("bf", "0"),)},
+    "mp4 h264 GOP 1": {"gop": 1},
     "mp4 h264 GOP 250": {"gop": 250},
     "mp4 h264 open GOP": {"options": OPEN_GOP},
     "mp4 hevc": {"codec": "libx265", "options": X265},
@@ -258,16 +257,24 @@ def test_one_frame_is_a_video():
         assert numbers(data, [0]) == [0]
 
 
-def test_vp8_frames_that_are_never_shown_do_not_count():
-    data = clip(kind="webm", codec="libvpx")
+def overwritten(data: bytes, k: int, change) -> bytes:
+    """With another content of the k-th packet, of the same length."""
     with av.open(io.BytesIO(data)) as container:
-        hidden = bytes([packet for packet in container.demux(video=0) if packet.size][20])
-    assert data.count(hidden) == 1
-    data = data.replace(hidden, bytes([hidden[0] & ~0x10]) + hidden[1:])  # the bit `show_frame`
-    want = [k for k in range(60) if k != 20]
+        packet = [p for p in container.demux(video=0) if p.size][k]
+        old, position = bytes(packet), packet.pos
+    new, at = change(old), data.index(old, position)
+    assert len(new) == len(old)
+    return data[:at] + new + data[at + len(old) :]
+
+
+def test_vp8_frames_that_are_never_shown_do_not_count():
+    data = overwritten(
+        clip(kind="webm", codec="libvpx"), 21, lambda old: bytes([old[0] & ~0x10]) + old[1:]
+    )  # the bit `show_frame`
+    want = [k for k in range(60) if k != 21]
     assert [number(frame) for frame in everything(data)] == want
     assert VideoFile(data).num_frames == 59
-    for indices in ([0], [19, 20], [58], list(range(59))):
+    for indices in ([0], [20, 21], [58], list(range(59))):
         assert numbers(data, indices) == [want[k] for k in indices]
 
 
@@ -431,8 +438,8 @@ def test_indices_out_of_range_or_order(indices):
 
 
 def test_a_packet_that_is_cut_off_is_no_frame():
-    # Matroska keeps no table of its packets, so that the rest of the file can still be read.
-    data = clip(kind="nut", b_frames=0)
+    # NUT keeps no table of its packets, so that the rest of the file can still be read.
+    data = clip(kind="nut", options=(("bf", "0"),))
     whole = VideoFile(data)
     for cut in (len(data) // 2, len(data) * 3 // 4):
         file = VideoFile(data[:cut])
@@ -441,39 +448,68 @@ def test_a_packet_that_is_cut_off_is_no_frame():
         assert [number(frame) for frame in file.frames(good)] == good
 
 
-@pytest.mark.parametrize("codec", ["libx264", "ffv1"])
-def test_a_frame_that_cannot_be_decoded_is_named(codec):
-    data = clip(kind="matroska", codec=codec, b_frames=0, gop=250)
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4", "mpeg2video", "libvpx", "libvpx-vp9"])
+def test_a_frame_that_is_lost_and_those_that_need_it_are_named(codec):
+    plain = (("bf", "0"),) if codec != "libvpx" and codec != "libvpx-vp9" else ()
+    data = clip(kind="matroska", codec=codec, gop=40, options=plain)
     with av.open(io.BytesIO(data)) as container:
-        packet = bytes([p for p in container.demux(video=0) if p.size][33])
-    assert data.count(packet) == 1
-    data = data.replace(packet, b"\xff" * len(packet))
+        keys = [k for k, p in enumerate(container.demux(video=0)) if p.is_keyframe]
+    lost, end = 23, keys[1]
+    assert (keys[0], lost < end < 59) == (0, True)
+    data = overwritten(data, lost, lambda old: b"\xff" * len(old))
     file = VideoFile(data)
     assert file.num_frames == 60
-    assert [number(frame) for frame in file.frames([0, 32])] == [0, 32]
-    with pytest.raises(MediaError, match=r"frame 33 .*damaged") as caught:
-        list(file.frames([0, 32, 33]))
+    good = [k for k in range(60) if k < lost or k >= end]
+    for indices in (good[:lost], good, [0, 59], [lost - 1, end]):
+        assert [number(frame) for frame in file.frames(indices)] == indices
+    for k in (lost, lost + 1, end - 1):
+        for indices in ([k], [0, k], [0, k, 59]):
+            with pytest.raises(MediaError, match=f"frame {k} .*damaged"):
+                list(file.frames(indices))
+
+
+def test_a_broken_packet_is_the_cause_of_the_error():
+    broken = overwritten(clip(gop=250), 30, lambda old: b"\xff" * len(old))
+    with pytest.raises(MediaError, match=r"frame \d+ .*damaged") as caught:
+        list(VideoFile(broken).frames(range(60)))
     assert isinstance(caught.value.__cause__, av.error.FFmpegError)
+    assert len(list(VideoFile(broken).frames(range(20)))) == 20
 
 
-@pytest.mark.parametrize("kind", ["mpegts", "h264"])
+def grown(kind: str, size: tuple[int, int]) -> bytes:
+    """Twenty frames of the usual size, then twenty of another one."""
+    if kind == "h264":
+        return clip(20, kind) + clip(20, kind, size=size, first=20)
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as container:
+        stream = container.add_stream("mjpeg", rate=25)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuvj420p"
+        for first, part in ((0, (WIDTH, HEIGHT)), (20, size)):
+            pictures = clip(20, "avi", "mjpeg", pixels="yuvj420p", size=part, first=first)
+            with av.open(io.BytesIO(pictures)) as source:
+                for packet in source.demux(video=0):
+                    if packet.size:
+                        packet.pts = packet.dts = packet.dts + first
+                        packet.stream = stream
+                        container.mux(packet)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["h264", "matroska"])
 def test_a_frame_of_another_size_is_named(kind):
-    data = clip(20, kind, times=tuple(range(20))) + clip(
-        20, kind, size=(128, 96), first=20, times=tuple(range(20, 40)), options=(("x264-params", "keyint=5"),)
-    )
-    file = VideoFile(data)
+    file = VideoFile(grown(kind, (128, 96)))
     assert (file.num_frames, file.width, file.height) == (40, WIDTH, HEIGHT)
     assert [number(frame) for frame in file.frames(range(20))] == list(range(20))
-    with pytest.raises(MediaError, match="frame 20 is 128x96 but the video is 96x64"):
-        list(file.frames(range(40)))
+    for indices in (range(40), [20]):
+        with pytest.raises(MediaError, match="frame 20 is 128x96 but the video is 96x64"):
+            list(file.frames(indices))
 
 
 def test_frames_do_not_outgrow_what_the_file_says():
-    data = clip(5, "mpegts") + clip(5, "mpegts", size=(2048, 2048), first=5, times=tuple(range(5, 10)))
-    file = VideoFile(data)
+    file = VideoFile(grown("matroska", (2048, 2048)))
     assert (file.width, file.height) == (WIDTH, HEIGHT)
-    with pytest.raises(MediaError, match="frame 7 cannot be decoded"):
-        list(file.frames([7]))
+    with pytest.raises(MediaError, match="frame 27 cannot be decoded"):
+        list(file.frames([27]))
 
 
 def test_mutated_files_are_refused_or_read_but_nothing_else(capfd):
