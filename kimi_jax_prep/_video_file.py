@@ -126,6 +126,8 @@ class VideoFile:
         with contextlib.closing(self._decoded(sorted(set(wanted)))) as decoded:
             for k in shown:
                 if k != last:
+                    # Gone first: it holds the threads that turned it to RGB, and an error from `next` would hold it.
+                    frame = None
                     last, frame = k, next(decoded)
                 yield self._pixels(k, frame)
 

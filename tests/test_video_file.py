@@ -470,10 +470,41 @@ def test_a_frame_that_is_lost_and_those_that_need_it_are_named(codec):
 
 def test_a_broken_packet_is_the_cause_of_the_error():
     broken = overwritten(clip(gop=250), 30, lambda old: b"\xff" * len(old))
+    gc.collect()
+    threads = running_threads()
     with pytest.raises(MediaError, match=r"frame \d+ .*damaged") as caught:
         list(VideoFile(broken).frames(range(60)))
     assert isinstance(caught.value.__cause__, av.error.FFmpegError)
+    assert running_threads() == threads  # an error that somebody keeps does not keep the decoder
     assert len(list(VideoFile(broken).frames(range(20)))) == 20
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+@pytest.mark.parametrize("kind", ["matroska", "avi"])
+def test_whatever_is_lost_no_frame_is_a_wrong_one(codec, kind):
+    data = clip(40, kind, codec, gop=20)
+    refused = 0
+    for lost in range(1, 40, 4):
+        file = VideoFile(overwritten(data, lost, lambda old: b"\xff" * len(old)))
+        for k in range(40):
+            try:
+                (frame,) = file.frames([k])
+            except MediaError:
+                refused += 1
+            else:
+                assert number(frame) == k, f"packet {lost} lost"
+    assert 10 <= refused < 400
+
+
+def test_half_a_picture_is_no_frame():
+    data = clip(kind="avi", codec="mjpeg", pixels="yuvj420p")
+    with av.open(io.BytesIO(data)) as container:
+        packet = [p for p in container.demux(video=0) if p.size][40]
+    file = VideoFile(data[: packet.pos + 8 + packet.size // 2])
+    assert file.num_frames == 41
+    assert [number(frame) for frame in file.frames([0, 39])] == [0, 39]
+    with pytest.raises(MediaError, match="frame 40 "):
+        list(file.frames([40]))
 
 
 def grown(kind: str, size: tuple[int, int]) -> bytes:
@@ -548,7 +579,8 @@ def open_files() -> int:
 
 
 def running_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    """Native ones too; 0 where they cannot be counted."""
+    return len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 0
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="open files are counted in Linux's /proc")
@@ -579,7 +611,7 @@ def test_files_are_closed_again(tmp_path):
 
 def test_few_frames_are_alive_at_once():
     def alive() -> int:
-        return sum(isinstance(thing, av.VideoFrame) for thing in gc.get_objects())
+        return sum(type(thing) is av.VideoFrame for thing in gc.get_objects())
 
     most = max(alive() for _ in VideoFile(clip(200)).frames(range(0, 200, 3)))
     assert 0 < most < 10
