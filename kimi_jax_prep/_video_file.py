@@ -136,10 +136,8 @@ class VideoFile:
         found, errors = 0, []
         # In slice threads, a decoder answers each packet before the next: damage does not reach back to good frames.
         for seek, threads in ((True, "AUTO"), (False, "SLICE")):
-            # The pass is over and its decoder gone before the error is raised, which may be kept for long.
-            for frame in self._pass(wanted[found:], errors, seek=seek, threads=threads):
-                found += 1
-                yield frame
+            # The pass is over, its frames and decoder gone, before the error is raised, which may be kept for long.
+            found += yield from self._pass(wanted[found:], errors, seek=seek, threads=threads)
             if found == len(wanted):
                 return
         raise MediaError(f"frame {wanted[found]} cannot be decoded; the file is damaged there or before.") from (
@@ -152,11 +150,12 @@ class VideoFile:
             contextlib.closing(_Reader(container, stream, self._index, errors)) as reader,
         ):
             stream.thread_type = threads
-            for k in wanted:
+            for found, k in enumerate(wanted):
                 frame = reader.frame(k, seek=seek)
                 if frame is None:
-                    return
+                    return found
                 yield frame
+        return len(wanted)
 
     def _pixels(self, k: int, frame: Any) -> np.ndarray:
         if (frame.width, frame.height) != (self.width, self.height):
