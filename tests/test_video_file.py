@@ -496,11 +496,13 @@ def test_whatever_is_lost_no_frame_is_a_wrong_one(codec, kind):
     assert 10 <= refused < 400
 
 
-def test_half_a_picture_is_no_frame():
-    data = clip(kind="avi", codec="mjpeg", pixels="yuvj420p")
+@pytest.mark.parametrize(("codec", "pixels"), [("mjpeg", "yuvj420p"), ("rawvideo", "bgr24"), ("libvpx", "yuv420p")])
+def test_a_picture_that_lacks_its_end_is_no_frame(codec, pixels):
+    data = clip(kind="avi", codec=codec, pixels=pixels)
     with av.open(io.BytesIO(data)) as container:
         packet = [p for p in container.demux(video=0) if p.size][40]
-    file = VideoFile(data[: packet.pos + 8 + packet.size // 2])
+        end = data.index(bytes(packet), packet.pos) + packet.size
+    file = VideoFile(data[: end - 2])
     assert file.num_frames == 41
     assert [number(frame) for frame in file.frames([0, 39])] == [0, 39]
     with pytest.raises(MediaError, match="frame 40 "):
