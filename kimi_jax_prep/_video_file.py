@@ -1,189 +1,382 @@
-"""Frames out of video files by their index, with PyAV (the extra `video`).
+"""Frames out of video files, by index, through PyAV (the extra `video`).
 
-Frame k is the k-th in order of presentation. Where every packet says when it is shown, the reader jumps to a keyframe
-that lies nearer to the next frame asked for than the frame it is at; else it counts while it decodes.
+Frame k is the k-th in the order of presentation. The file's packets are counted and their times noted without decoding.
+Where every packet has a time of its own, a frame is known by its time, and a keyframe is sought where that is nearer
+than decoding on; what was sought is believed only if it is the keyframe that the index promised, else the file is read
+from its start. Where times are missing or repeated, as in AVI with B-frames or a raw stream, frames are counted from
+the start.
 
-FFmpeg is handed an open file, never a name, and may open nothing itself: a playlist cannot make it read other files.
+FFmpeg is given open Python files, never names, and only formats that hold their frames themselves: no playlist, no
+list of other files, no single pictures (PNG, JPEG, WebP), which are images and not videos.
 """
 
 import bisect
-import collections
 import contextlib
 import functools
 import io
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import UInt8
 
-from kimi_jax_prep._errors import MediaError
+from kimi_jax_prep._errors import MediaError, PlanError
 
-# Containers that hold their own data, all of it. FFmpeg knows many more, among them lists of other files.
+if TYPE_CHECKING:
+    from av import Packet, VideoFrame
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+_EXTRA = "reading video files needs PyAV; install it with `pip install 'kimi-jax-prep[video]'`."
+# FFmpeg's names of formats whose files are whole in themselves; hls, dash, concat, sdp and their like are left out.
 _FORMATS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,gif,ogg,asf,ivf,h264,hevc,mjpeg,mxf,nut,dv"
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,asf,ogg,gif,apng,ivf,h264,hevc,vvc,obu,av1,"
+    "m4v,mjpeg,mxf,nut,dv,rm,wtv,h263,h261,vc1,dirac,gxf,nsv,yuv4mpegpipe,swf"
 )
+# PyAV lets FFmpeg invent missing times by reading ahead (AVFMT_FLAG_GENPTS); only the file's own can be trusted.
+_GENPTS = 0x0001
+# No codec reorders further (16 frames in H.264 and HEVC): times that do are no order of presentation.
+_REORDERED = 32
+# A seek empties the decoder, whose threads hold some frames each; for less than this it costs more than it saves.
+_WORTH_SEEKING = 8
+# Pixels that decoders add to a side for their own use; MPEG-4's add the most, 160.
+_MARGIN = 256
 
 
 class VideoFile:
-    """One video file of which only the index was read: no frame is decoded yet, no file is open.
+    """One opened video file. Only its index was read; no frame is decoded yet, and the file is closed again.
 
     Args:
-      source: the bytes of the file, or its path.
+      source: the file's bytes, or its path.
 
     Raises:
-      MediaError: not a video, no frames, cut short.
+      MediaError: not a video, no video stream, no frames, cut short, damaged.
       FileNotFoundError, PermissionError, IsADirectoryError: a path cannot be read.
-      ImportError: PyAV is not installed.
+      ImportError: PyAV is missing.
     """
 
     num_frames: int
-    """Counted, whatever the header says."""
+    """Frames that the file shows, counted packet by packet: headers may lie."""
     fps: float | None
-    """The average rate, frames a second, or None where the file gives no hint of it."""
+    """Frames a second: the average rate of the stream. None where the file gives no hint of it."""
     width: int
-    """Pixels of the frames as the decoder gives them, before any rotation."""
+    """Of a frame as it is decoded, before any rotation, in pixels."""
     height: int
 
     def __init__(self, source: bytes | Path) -> None:
         self._source = source
-        with self._opened() as (container, stream):
+        with _opened(source) as (container, stream):
+            self._index = _Index(_packets(container, stream), hides=stream.codec_context.name in ("vp8", "libvpx"))
+            self.num_frames = self._index.num_frames
+            if not self.num_frames:
+                raise MediaError("the video has no frames.")
+            # An MP4 file lists its frames, less what an edit list cuts off; others find theirs as they go.
+            listed = len(stream.index_entries) if "mp4" in container.format.name else 0
+            if self._index.num_packets < listed:
+                raise MediaError(f"the video is cut short: {self._index.num_packets} of its {listed} frames are there.")
+            self.fps = _rate(container, stream, self.num_frames)
             self.width, self.height = stream.codec_context.width, stream.codec_context.height
-            shown, keyframes, packets = [], [], 0
-            for packet in container.demux(stream):
-                if packet.size == 0:  # the end
-                    continue
-                packets += 1
-                if packet.is_discard:
-                    continue
-                shown.append(packet.pts)
-                if packet.is_keyframe:
-                    keyframes.append(packet.pts)
-            if "mp4" in container.format.name and packets < stream.frames:
-                raise MediaError(f"the video is cut short: {packets} of its {stream.frames} frames are there.")
-            rates = (stream.average_rate, stream.guessed_rate, _rate(len(shown), stream))
-        if self.width < 1 or self.height < 1 or not shown:
-            raise MediaError("the video has no frames.")
-        # When each frame is shown, and which of them can be jumped to; None where that is not known.
-        self._times: list[int] | None = None
-        self._jumps: list[int] = []
-        if None not in shown and len(set(shown)) == len(shown):
-            self._times = sorted(shown)
-            self._jumps = sorted(bisect.bisect_left(self._times, time) for time in keyframes)
-        self.num_frames = len(shown) if self._times is not None else self._count()
-        self.fps = _usable_rate(*rates)
+        if self.width <= 0 or self.height <= 0:
+            self.width, self.height = self._first.width, self._first.height
 
     @functools.cached_property
     def rotation(self) -> int:
-        """Degrees clockwise, a multiple of 90, by which a player is to turn the frames. Decodes the first frame.
+        """Clockwise degrees by which a player turns the frames so that they stand upright: 0, 90, 180 or 270.
+
+        From the display matrix; an angle in between is rounded, a reflection is not seen. Decodes one frame when it is
+        first asked for.
 
         Raises:
-          MediaError: it cannot be decoded.
+          MediaError: no frame can be decoded.
         """
-        with self._opened() as (container, stream):
-            for frame in container.decode(stream):
-                return round(-frame.rotation / 90) * 90 % 360
-        raise MediaError("the video has no frame that can be decoded.")
+        return round(-self._first.rotation / 90) * 90 % 360  # PyAV's angle is counterclockwise
 
-    def frames(self, indices: Sequence[int], *, progress: bool = False) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
-        """RGB frames, decoded one after another.
+    @property
+    def _first(self) -> "VideoFrame":
+        with _opened(self._source) as (container, stream):
+            stream.thread_type = "NONE"  # threads would fill up with frames that nobody wants
+            with contextlib.closing(_Reader(container, stream, self._index, errors := [])) as reader:
+                for frame in reader.frames:
+                    return frame
+        raise MediaError("no frame of the video can be decoded.") from (errors[-1] if errors else None)
+
+    def frames(
+        self, indices: Sequence[int], *, progress: bool = False
+    ) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
+        """Frames as RGB bytes, in the order of `indices`, each array its own; decoded as they are asked for.
+
+        The file is open from the first frame on, until the iterator ends, fails or is closed.
 
         Args:
-          indices: which frames, in ascending order; one may be asked for several times.
-          progress: whether tqdm shows how far it is.
+          indices: non-decreasing, from 0 to `num_frames - 1`; repeats are allowed.
+          progress: show a tqdm bar of the frames that are taken.
 
         Raises:
-          MediaError: a frame cannot be decoded or has another size; its index is in the message.
+          PlanError: indices out of range or order.
+          MediaError: a frame cannot be decoded, or has another size than the file says; its index is named.
+          ImportError: tqdm is missing.
         """
-        if progress:
-            from tqdm import tqdm
+        wanted = [operator.index(k) for k in indices]
+        if wanted and (wanted[0] < 0 or wanted[-1] >= self.num_frames or wanted != sorted(wanted)):
+            raise PlanError(f"frame indices rise from 0 to at most {self.num_frames - 1}; got {wanted}.")
+        return self._arrays(wanted, _with_bar(wanted) if progress else wanted)
 
-            with tqdm(self.frames(indices), total=len(indices), desc="frames", unit="frame") as bar:
-                yield from bar
-            return
-        waiting = collections.deque(indices)
-        # Where a jump leads to a frame that was not promised, all is decoded from the start instead.
-        for may_jump in (True, False):
-            try:
-                with self._opened() as (container, stream):
-                    decoded, at, pixels = self._numbered(container, stream), -1, None
-                    while waiting:
-                        k = waiting[0]
-                        if pixels is None or k != at:
-                            if may_jump and self._times is not None and (start := self._jump(k)) > at + 1:
-                                container.seek(self._times[start], stream=stream)
-                                decoded = self._numbered(container, stream)
-                            pixels = self._pixels(decoded, k)
-                            at = k
-                        waiting.popleft()
-                        yield pixels
+    def _arrays(self, wanted: list[int], shown: Any) -> Iterator[np.ndarray]:
+        last, frame = None, None
+        with contextlib.closing(self._decoded(sorted(set(wanted)))) as decoded:
+            for k in shown:
+                if k != last:
+                    # Gone first: it holds the threads that turned it to RGB, and an error from `next` would hold it.
+                    frame = None
+                    last, frame = k, next(decoded)
+                yield self._pixels(k, frame)
+
+    def _decoded(self, wanted: list[int]) -> Generator["VideoFrame", None, None]:
+        """Frames by distinct, rising indices. If one is not found by seeking, it may still be found from the start."""
+        found, errors = 0, []
+        # In slice threads, a decoder answers each packet before the next: damage does not reach back to good frames.
+        for seek, threads in ((True, "AUTO"), (False, "SLICE")):
+            # The pass is over, its frames and decoder gone, before the error is raised, which may be kept for long.
+            found += yield from self._pass(wanted[found:], errors, seek=seek, threads=threads)
+            if found == len(wanted):
                 return
-            except MediaError:
-                if not may_jump:
-                    raise
+        raise MediaError(f"frame {wanted[found]} cannot be decoded; the file is damaged there or before.") from (
+            errors[-1] if errors else None
+        )
 
-    def _jump(self, k: int) -> int:
-        """The last frame up to k that decoding can begin at."""
-        return self._jumps[bisect.bisect_right(self._jumps, k) - 1] if self._jumps and self._jumps[0] <= k else 0
+    def _pass(self, wanted: list[int], errors: list[Exception], *, seek: bool, threads: str) -> Iterator["VideoFrame"]:
+        with (
+            _opened(self._source, max_pixels=(self.width + _MARGIN) * (self.height + _MARGIN)) as (container, stream),
+            contextlib.closing(_Reader(container, stream, self._index, errors)) as reader,
+        ):
+            stream.thread_type = threads
+            for found, k in enumerate(wanted):
+                frame = reader.frame(k, seek=seek)
+                if frame is None:
+                    return found
+                yield frame
+        return len(wanted)
 
-    def _numbered(self, container: Any, stream: Any) -> Iterator[tuple[int, Any]]:
-        """Decoded frames with their index."""
-        for i, frame in enumerate(container.decode(stream)):
-            if self._times is None:
-                yield i, frame
-            elif frame.pts is not None:
-                at = bisect.bisect_left(self._times, frame.pts)
-                if at < len(self._times) and self._times[at] == frame.pts:
-                    yield at, frame
-
-    def _pixels(self, decoded: Iterator[tuple[int, Any]], k: int) -> UInt8[np.ndarray, "h w 3"]:
-        i, frame = next(((i, frame) for i, frame in decoded if i >= k), (None, None))
-        if i != k or frame is None or frame.is_corrupt:
-            raise MediaError(f"frame {k} of the video cannot be decoded.")
+    def _pixels(self, k: int, frame: Any) -> np.ndarray:
         if (frame.width, frame.height) != (self.width, self.height):
-            raise MediaError(f"frame {k} is {frame.width}x{frame.height} but the video is {self.width}x{self.height}.")
-        return frame.to_ndarray(format="rgb24")
-
-    def _count(self) -> int:
-        with self._opened() as (container, stream):
-            return sum(1 for _ in container.decode(stream))
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[Any, Any]]:
+            raise MediaError(
+                f"frame {k} is {frame.width}x{frame.height} but the video is {self.width}x{self.height}; all frames of "
+                "a video have one size."
+            )
         try:
-            import av
-            from av.stream import Disposition
-        except ImportError as err:
-            raise ImportError("video files need PyAV: pip install 'kimi-jax-prep[video]'") from err
+            return frame.to_ndarray(format="rgb24")
+        except ValueError as err:  # FFmpeg's own errors for this are ValueErrors as well
+            raise MediaError(f"frame {k} has pixels of format {frame.format.name}, which do not turn to RGB.") from err
 
-        with contextlib.ExitStack() as stack:
-            source = self._source
-            file = io.BytesIO(source) if isinstance(source, bytes) else stack.enter_context(source.open("rb"))
+
+class _Index:
+    """What the packets say without being decoded. Packets are numbered in the order they are stored."""
+
+    def __init__(self, packets: Iterable["Packet[Any]"], *, hides: bool) -> None:
+        self.shown: list[int] = []
+        """Packets that a player shows; edit lists discard others, and VP8 has frames that only serve as references."""
+        self.seek_times: dict[int, tuple[int | None, int | None]] = {}
+        """Of the packets that are keyframes: time of presentation, time of decoding."""
+        times: list[int | None] = []
+        self.num_packets = 0
+        for place, packet in enumerate(packets):
+            self.num_packets += 1
+            if packet.is_discard or (hides and not memoryview(packet)[0] & 0x10):
+                continue
+            self.shown.append(place)
+            times.append(packet.pts)
+            if packet.is_keyframe:
+                self.seek_times[place] = (packet.pts, packet.dts)
+        self.num_frames = len(times)
+        known = [t for t in times if t is not None]
+        order = sorted(range(len(known)), key=known.__getitem__)
+        self.by_time = len(set(known)) == len(times) and all(abs(k - i) <= _REORDERED for k, i in enumerate(order))
+        self.times = [known[i] for i in order] if self.by_time else []
+        """Of presentation, by frame. Empty where frames are counted."""
+        self.places = dict(zip(known, self.shown, strict=True)) if self.by_time else {}
+        self.keyframes = sorted(self.seek_times)
+
+    def frame(self, time: int) -> int:
+        """The frame of this time, or -1."""
+        k = bisect.bisect_left(self.times, time)
+        return k if k < len(self.times) and self.times[k] == time else -1
+
+    def place(self, k: int) -> int:
+        """The packet of frame k; where that is not known, one that lies as far back as it may."""
+        return self.places[self.times[k]] if self.by_time and k >= 0 else 0
+
+    def keyframe(self, k: int) -> int:
+        """The last keyframe from which frame k can be decoded, or -1. One that is shown later comes too late."""
+        i = bisect.bisect_right(self.keyframes, self.place(k))
+        earlier = reversed(self.keyframes[max(0, i - _REORDERED) : i])
+        return next((key for key in earlier if (self.seek_times[key][0] or 0) <= self.times[k]), -1)
+
+
+class _Reader:
+    """One pass over an open file: decodes on, or from a keyframe that it seeks.
+
+    A frame that is lost spoils those that refer to it, which decoders give out all the same. So after a loss no frame
+    is believed, until a keyframe comes.
+    """
+
+    def __init__(
+        self, container: "InputContainer", stream: "VideoStream", index: _Index, errors: list[Exception]
+    ) -> None:
+        self._container, self._stream, self._index, self._errors = container, stream, index, errors
+        self._place = 0
+        """Packets that the decoder has had, or that were skipped."""
+        self._next = 0
+        """The frame that should come next."""
+        self._lost: int | None = None
+        """After a loss: the place up to which packets may be to blame; -1 if only those of earlier frames may be."""
+        self.frames = self._decode(_packets(container, stream))
+
+    def close(self) -> None:
+        """Let the decoder and its threads go now; the generator and this object hold each other."""
+        self.frames = iter(())
+
+    def frame(self, k: int, *, seek: bool) -> "VideoFrame | None":
+        """Frame k, which lies after all that were asked for before, or None if it is not to be had."""
+        index = self._index
+        if not index.by_time:
+            frame = next((f for f in self.frames if self._believed(f, self._next) and self._next == k + 1), None)
+            return frame if not self._errors else None  # a frame is lost, and nobody knows which
+        key = index.keyframe(k) if seek else -1
+        if key > self._place + _WORTH_SEEKING and not self._seek(key):
+            return None
+        return self._at(index.times[k])
+
+    def _at(self, time: int) -> "VideoFrame | None":
+        for frame in self.frames:
+            if frame.pts is None:
+                continue
+            believed = self._believed(frame, self._index.frame(frame.pts))
+            if frame.pts >= time:
+                return frame if believed and frame.pts == time else None
+        return None
+
+    def _believed(self, frame: "VideoFrame", k: int) -> bool:
+        lost = -1 if k != self._next and self._lost is None else self._lost
+        if lost is not None and frame.key_frame and self._index.place(k) > lost:
+            lost = None  # what is shown after a keyframe needs nothing that is shown before it
+        self._lost = -1 if frame.is_corrupt and lost is None else lost
+        self._next = k + 1
+        return self._lost is None
+
+    def _seek(self, key: int) -> bool:
+        """Whether the next frame is now a keyframe between here and `key`. Containers differ in which time they go by,
+        and their marks of keyframes can be wrong; then this pass is over."""
+        import av.error
+
+        for time in self._index.seek_times[key]:
             try:
-                container = stack.enter_context(
-                    av.open(
-                        file,
-                        options={"format_whitelist": _FORMATS, "protocol_whitelist": "none"},
-                        metadata_errors="replace",
-                        io_open=_open_nothing,
-                    )
-                )
-                streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
-                if not streams:
-                    raise MediaError("the file has no video in it.")
-                streams[0].thread_type = "AUTO"
-                yield container, streams[0]
-            except MediaError:
-                raise
-            # PyAV's errors are of many kinds, some of them OSErrors; whatever broken data raises, the data is broken.
-            except Exception as err:
-                raise MediaError(f"cannot read the video: {getattr(err, 'strerror', None) or err}") from err
+                if time is not None:
+                    self._container.seek(time, stream=self._stream)
+            except av.error.FFmpegError as err:
+                self._fail(err)
+                continue
+            packets = _packets(self._container, self._stream)
+            packet = next((p for p in packets if p.is_keyframe), None)
+            if packet is None or packet.pts is None:
+                continue
+            if self._place <= (place := self._index.places.get(packet.pts, -1)) <= key:
+                self._place, self._next, self._lost = place, self._index.frame(packet.pts), None
+                # Frames that are shown before it need what was skipped.
+                later = self._decode(itertools.chain([packet], packets))
+                self.frames = (f for f in later if f.pts is not None and f.pts >= packet.pts)
+                frame = self._at(packet.pts)
+                if frame is None or not frame.key_frame:
+                    return False
+                self.frames = itertools.chain([frame], self.frames)
+                return True
+        return False
+
+    def _decode(self, packets: Iterator["Packet[Any]"]) -> Iterator["VideoFrame"]:
+        import av.error
+
+        for packet in itertools.chain(packets, [None]):  # None makes the decoder give what it still holds
+            self._place += 1
+            if packet is not None and packet.is_corrupt:
+                self._fail(MediaError("a packet is cut off."))
+            try:
+                decoded = self._stream.codec_context.decode(packet)
+            except av.error.FFmpegError as err:
+                self._fail(err)
+            else:
+                yield from decoded
+
+    def _fail(self, err: Exception) -> None:
+        self._lost = self._place
+        self._errors.append(err.with_traceback(None))  # a traceback would keep the decoder alive
 
 
-def _open_nothing(url: str, flags: int, options: Any) -> Any:  # noqa: ARG001  # FFmpeg's signature
-    raise PermissionError("a video file does not open others")
+@contextlib.contextmanager
+def _opened(source: bytes | Path, *, max_pixels: int | None = None) -> Iterator[tuple["InputContainer", "VideoStream"]]:
+    try:
+        import av
+        import av.error
+        from av.stream import Disposition
+    except ImportError as err:
+        raise ImportError(_EXTRA) from err
+
+    # Titles that are not UTF-8 are no reason to refuse a video; later versions know that by themselves.
+    lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+        try:
+            container = av.open(
+                _Nameless(file),
+                container_options={"format_whitelist": _FORMATS, "protocol_whitelist": ""},
+                io_open=_refuse,
+                **lenient,
+            )
+        except av.error.FFmpegError as err:
+            raise MediaError(
+                f"no video in a format that is read (MP4, WebM, AVI, GIF, ...) or a damaged one: {err.strerror}."
+            ) from err
+        with container:
+            container.flags &= ~_GENPTS
+            streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+            if not streams:
+                raise MediaError(f"the {container.format.name} file has no video stream.")
+            stream = streams[0]
+            if stream.codec_context is None:
+                raise MediaError("there is no decoder for the video's codec; convert it to H.264 or VP9.")
+            if max_pixels is not None:
+                # Frames that grow in mid-stream stay within what the caller has agreed to.
+                stream.codec_context.options = {"max_pixels": str(max_pixels)}
+            try:
+                yield container, stream
+            except av.error.FFmpegError as err:
+                raise MediaError(f"the video is damaged: {err.strerror}.") from err
+
+
+class _Nameless:
+    """A file's name would tell FFmpeg its folder, and its suffix would change what the bytes are taken for."""
+
+    def __init__(self, file: Any) -> None:
+        self.read, self.seek, self.tell = file.read, file.seek, file.tell
+
+
+def _refuse(url: str, flags: int, options: dict[str, str]) -> Any:  # noqa: ARG001 -- PyAV's signature
+    raise MediaError("the video refers to another file, which is not opened.")
+
+
+def _packets(container: "InputContainer", stream: "VideoStream") -> Iterator["Packet[Any]"]:
+    """Packets that hold data. An empty one is a repeated frame in AVI, but a decoder would take it for the end."""
+    return (packet for packet in container.demux(stream) if packet.size)
+
+
+def _rate(container: "InputContainer", stream: "VideoStream", num_frames: int) -> float | None:
+    rates: list[Any] = [stream.average_rate, stream.guessed_rate]
+    if stream.duration and stream.time_base:
+        rates.append(num_frames / float(stream.duration * stream.time_base))
+    if container.duration:
+        rates.append(num_frames * 1_000_000 / container.duration)
+    return _usable_rate(*rates)
 
 
 def _usable_rate(*rates: Any) -> float | None:
@@ -191,7 +384,14 @@ def _usable_rate(*rates: Any) -> float | None:
     return next((float(rate) for rate in rates if rate is not None and math.isfinite(rate) and rate > 0), None)
 
 
-def _rate(num_frames: int, stream: Any) -> float | None:
-    if not stream.duration or not stream.time_base:
-        return None
-    return num_frames / float(stream.duration * stream.time_base)
+def _with_bar(indices: list[int]) -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError as err:
+        raise ImportError("`progress` needs tqdm; install it with `pip install 'kimi-jax-prep[video]'`.") from err
+
+    class Bar(tqdm):
+        # tqdm's watching thread would stay behind, in the way of a fork.
+        monitor_interval = 0
+
+    return Bar(indices, desc="decoding", unit="frame")

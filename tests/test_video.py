@@ -11,8 +11,8 @@ import av
 import numpy as np
 import pytest
 from bits import assert_bit_equal
+from numbered_video import HEIGHT, WIDTH, number, numbered, video
 from PIL import Image
-from test_video_file import HEIGHT, WIDTH, number, numbered, video
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
