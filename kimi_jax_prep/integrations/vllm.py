@@ -120,7 +120,7 @@ def _check_model(folder: Path, name: str) -> None:
 
 def _another_layout(attribute: str, module: str) -> RuntimeError:
     return RuntimeError(
-        f"vLLM {_version()} has no `{attribute}` in `{module}`: it is not laid out as vLLM 0.33, which is what is known "
+        f"vLLM {_version()} has no `{attribute}` in `{module}`: it is not laid out as vLLM 0.33, the one known "
         "here. Nothing was changed."
     )
 
