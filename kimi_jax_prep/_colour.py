@@ -14,7 +14,7 @@ def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Imag
     """Colour and resize of one decoded frame, in the order that the config asks for; RGB, not yet padded.
 
     Raises:
-      MediaError: its mode cannot become RGB.
+      MediaError: its mode cannot become RGB, or it is too long for Pillow to resize.
     """
     size = (plan.width, plan.height)
     try:
@@ -22,8 +22,13 @@ def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Imag
             # In the image's own mode: Pillow resizes P and 1 with NEAREST, LA and RGBA premultiplied.
             return to_rgb(_resize(image, size), config.transparent_bg_config)
         return _resize(to_rgb(image, config.transparent_bg_config), size)
+    except MemoryError as err:
+        width, height = image.size
+        raise MediaError(f"Pillow cannot get the memory that resizing {width}x{height} takes.") from err
+    except MediaError:
+        raise
     except (OSError, ValueError) as err:
-        raise MediaError(f"cannot turn mode {image.mode!r} into RGB: {err}") from err
+        raise MediaError(f"cannot resize mode {image.mode!r}: {err}") from err
 
 
 def _resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -36,10 +41,14 @@ def is_transparent(image: Image.Image) -> bool:
 
 
 def to_rgb(image: Image.Image, background: TransparentBgConfig | None) -> Image.Image:
-    """An RGB image: alpha dropped without a background, blended onto it with one."""
+    """An RGB image: alpha dropped without a background, blended onto it with one.
+
+    Raises:
+      MediaError: its mode cannot become RGB.
+    """
     if background is None or not is_transparent(image):
         return drop_alpha(image)
-    rgba = np.asarray(image.convert("RGBA"))
+    rgba = np.asarray(_convert(image, "RGBA"))
     if rgba[..., 3].min() == 255:
         return Image.fromarray(rgba[..., :3])  # 1 * rgb + 0 * board
     return Image.fromarray(_composite(rgba, background))
@@ -53,7 +62,16 @@ def drop_alpha(image: Image.Image) -> Image.Image:
         # Pillow warns about such palettes; without the entry the bytes are the same.
         image = image.copy()
         del image.info["transparency"]
-    return image.convert("RGB")
+    return _convert(image, "RGB")
+
+
+def _convert(image: Image.Image, mode: str) -> Image.Image:
+    try:
+        return image.convert(mode)
+    # The last one of a PNG with a palette mode and no palette.
+    except (OSError, ValueError, AssertionError) as err:
+        reason = str(err) or "it has no palette" if image.mode in ("P", "PA") else err
+        raise MediaError(f"cannot turn mode {image.mode!r} into RGB: {reason}") from err
 
 
 def _composite(rgba: UInt8[np.ndarray, "h w 4"], background: TransparentBgConfig) -> UInt8[np.ndarray, "h w 3"]:

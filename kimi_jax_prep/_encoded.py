@@ -75,7 +75,10 @@ def decode_data_url(url: str) -> bytes:
     header, comma, data = url[5:].partition(",")
     if not comma:
         raise MediaError("a `data:` URL has a comma before its data; this one has none.")
-    raw = urllib.parse.unquote_to_bytes(data)
+    try:
+        raw = urllib.parse.unquote_to_bytes(data)
+    except UnicodeEncodeError as err:  # half a surrogate pair, which JSON can bring in
+        raise MediaError(f"a `data:` URL of {len(url)} characters holds one that is no character at all.") from err
     if header.rpartition(";")[2].strip().lower() != "base64":
         return raw
     # Long ones arrive wrapped into lines.

@@ -167,7 +167,7 @@ class KimiImageProcessor(BaseImageProcessor):
                 f"`do_rescale` is {do_rescale!r} and `do_normalize` is {do_normalize!r}: one table does both, so both "
                 "are True, or both are False for bytes that are normalized later."
             )
-        medias = [medias] if _is_one_medium(medias) else list(medias)
+        medias = [medias] if is_one_medium(medias) else list(medias)
         if not medias:
             return BatchFeature({})
         for i, media in enumerate(medias):
@@ -177,7 +177,7 @@ class KimiImageProcessor(BaseImageProcessor):
         batch = prep(medias, **dataclasses.asdict(options))
         if self.names == "checkpoint":
             return BatchFeature({"pixel_values": convert(batch.pixel_values), "grid_thws": convert(batch.grid_thws)})
-        is_image = [not _is_video(media) for media in medias]
+        is_image = [not is_video(media) for media in medias]
         return BatchFeature({key: convert(value) for key, value in _transformers_names(batch, is_image).items()})
 
     def media_tokens_calculator(self, media: Any, **overrides: Any) -> int:
@@ -198,7 +198,7 @@ class KimiImageProcessor(BaseImageProcessor):
         """
         config, options = self._overridden(overrides)
         opened = open_media(media, config, options)
-        if _is_video(media) and media["type"] == "video":
+        if is_video(media) and media["type"] == "video":
             raise MediaError("a video has a size for each of its chunks; ask for those of `split_video_chunks(video)`.")
         plan = opened[0].plan(config)
         return {
@@ -209,6 +209,13 @@ class KimiImageProcessor(BaseImageProcessor):
             "pad_height": plan.pad_bottom,
             "sampled_nframes": plan.grid_thw[0],
         }
+
+    def get_image_size(self, media: Any, **options: Any) -> tuple[int, int]:
+        """(width, height) in pixels of an image, or of a video's frames, from its header; turned if it is to be turned.
+
+        Raises: as `kimi_jax_prep.media.open_media`.
+        """
+        return open_media(media, self.config, self.options.replace(**options))[0].size
 
     def get_number_of_image_patches(
         self, height: int, width: int, images_kwargs: Mapping[str, Any] | None = None
@@ -350,7 +357,8 @@ def _same_model(config: MediaProcConfig, given: Mapping[str, Any] | MediaProcCon
     return given
 
 
-def _is_video(media: Any) -> bool:
+def is_video(media: Any) -> bool:
+    """Whether it is a video or a chunk of one."""
     return isinstance(media, Mapping) and media.get("type") in ("video", "video_chunk")
 
 
@@ -370,7 +378,8 @@ def _transformers_names(batch: PatchBatch, is_image: Sequence[bool]) -> dict[str
     return outputs
 
 
-def _is_one_medium(medias: Any) -> bool:
+def is_one_medium(medias: Any) -> bool:
+    """Whether it is one medium rather than a list of them."""
     one = (str, bytes, bytearray, memoryview, Mapping, os.PathLike)
     # Arrays have a shape and open files can be read; both could also be iterated over, with nonsense coming out.
     return (

@@ -43,8 +43,18 @@ class Failures(dict[int, Exception]):
 
     def _note(self, i: int, error: Exception, cause: Exception) -> None:
         if not self._skip:
-            raise error from cause
+            try:
+                raise error from cause
+            finally:
+                # This frame is in their tracebacks: together with these names it would be a cycle, and the picture
+                # that those frames hold would stay until the garbage collector comes by.
+                del error, cause
         error.__cause__ = cause
+        # The result keeps the errors: it is not to keep the pictures and memory of this call by their tracebacks.
+        link: BaseException | None = error
+        while link is not None:
+            link.__traceback__ = None
+            link = link.__cause__ or link.__context__
         self.setdefault(i, error)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
-from jaxtyping import Int32, Shaped
+from jaxtyping import Float64, Int32, Int64, Shaped
 
 from kimi_jax_prep._config import MediaProcConfig
 from kimi_jax_prep._errors import PlanError
@@ -85,12 +85,8 @@ def bicubic_taps(n_in: int, n_out: int) -> ResizeTaps:
       Read-only arrays; `k` is the largest number of samples that any output uses, and
       `start + k <= n_in` holds wherever `k <= n_in`.
     """
-    scale = n_in / n_out
-    stretch = max(scale, 1.0)
-    support = 2.0 * stretch
-    center = (np.arange(n_out, dtype=np.float64) + 0.5) * scale
-    low = np.maximum((center - support + 0.5).astype(np.int64), 0)
-    high = np.minimum((center + support + 0.5).astype(np.int64), n_in)
+    center, low, high = _windows(n_in, n_out)
+    stretch = max(n_in / n_out, 1.0)
     k = int((high - low).max())
     # Near the end of the axis the window would hang over it: slide it back and put zeros in front instead, so
     # that k samples from `start` on always exist.
@@ -108,6 +104,24 @@ def bicubic_taps(n_in: int, n_out: int) -> ResizeTaps:
     for array in taps:
         array.flags.writeable = False
     return taps
+
+
+def num_taps(n_in: int, n_out: int) -> int:
+    """`k` of `bicubic_taps`, without its weights: those of a picture of millions of rows are gigabytes."""
+    _, low, high = _windows(n_in, n_out)
+    return int((high - low).max())
+
+
+def _windows(
+    n_in: int, n_out: int
+) -> tuple[Float64[np.ndarray, "n_out"], Int64[np.ndarray, "n_out"], Int64[np.ndarray, "n_out"]]:
+    """Of each output the center, the first input sample and the one behind the last."""
+    scale = n_in / n_out
+    support = 2.0 * max(scale, 1.0)
+    center = (np.arange(n_out, dtype=np.float64) + 0.5) * scale
+    low = np.maximum((center - support + 0.5).astype(np.int64), 0)
+    high = np.minimum((center + support + 0.5).astype(np.int64), n_in)
+    return center, low, high
 
 
 def _cubic(x: np.ndarray) -> np.ndarray:

@@ -20,9 +20,13 @@ def side_by_side(tasks: Iterable[Callable[[], None]], num_threads: int) -> None:
         return
     futures = [_executor(num_threads).submit(task) for task in pending]
     errors = [future.exception() for future in futures]  # waits for all: the canvas must be at rest
-    for error in errors:
-        if error is not None:
+    error = next((error for error in errors if error is not None), None)
+    if error is not None:
+        try:
             raise error
+        finally:
+            # This frame is in its traceback: with these names it would be a cycle that keeps the pictures.
+            del futures, errors, error
 
 
 def _executor(num_threads: int) -> ThreadPoolExecutor:

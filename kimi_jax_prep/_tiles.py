@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, UInt8, UInt32
 
-from kimi_jax_prep._tables import bicubic_taps
+from kimi_jax_prep._tables import bicubic_taps, num_taps
 from kimi_jax_prep._words import LANES, LOOP_TAPS, channel, interleave, kernel, resample, separate
 
 # Input rows and output columns of one launch. Large enough that a launch is worth its 20 microseconds, small enough
@@ -223,11 +223,11 @@ def cut_axis(n_in: int, n_out: int, *, horizontal: bool, channels: int, device: 
         bounds = [(first, min(first + most, n_out)) for first in range(0, n_out, most)]
         tiles = [AxisTile(first, stop - first, first, stop, first, ()) for first, stop in bounds]
         return Axis(tuple(_shared(tiles)) if horizontal else tuple(tiles), 0)
-    start, weights = bicubic_taps(n_in, n_out)
-    used = weights.shape[1]
+    used = num_taps(n_in, n_out)
     taps = taps_class(used, channels=channels)
     if not taps:
         return None
+    start, weights = bicubic_taps(n_in, n_out)
     program = HorizontalPass(taps, channels) if horizontal else VerticalPass(taps, channels)
     tiles = []
     first = 0

@@ -202,18 +202,18 @@ class _Decoded:
         self._progress = progress
         self._lock = threading.Lock()
         self._frames: dict[int, np.ndarray] = {}
-        self._error: MediaError | None = None
+        self._error = ""
 
     def frame(self, k: int) -> Image.Image:
         with self._lock:
-            if self._error is not None:
-                raise self._error
+            if self._error:
+                raise MediaError(self._error)
             if not self._frames:
                 try:
                     decoded = self._file.frames(self.indices, progress=self._progress)
                     self._frames = dict(zip(self.indices, decoded, strict=True))
                 except MediaError as err:
-                    self._error = err
+                    self._error = str(err)
                     raise
         image = Image.fromarray(self._frames[k])
         return image.transpose(_CLOCKWISE[self._turned]) if self._turned else image

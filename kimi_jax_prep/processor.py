@@ -11,8 +11,9 @@ from transformers import AutoImageProcessor, PreTrainedConfig
 from transformers.image_processing_base import ImageProcessingMixin
 
 from kimi_jax_prep._image_processor import KimiImageProcessor
+from kimi_jax_prep._kimi_processor import KimiProcessor
 
-__all__ = ["KimiImageProcessor", "register"]
+__all__ = ["KimiImageProcessor", "KimiProcessor", "register"]
 
 BACKEND = "jax"
 # Types in a folder's files that mean a picture is cut as Kimi's; checkpoints name none and nest `media_proc_cfg`.

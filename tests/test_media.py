@@ -4,9 +4,10 @@ import io
 
 import numpy as np
 import pytest
+from bits import assert_bit_equal
 from PIL import Image, ImageFile
 
-from kimi_jax_prep import KIMI_K25, MediaError
+from kimi_jax_prep import KIMI_K3, KIMI_K25, MediaError, Preprocessor, reference
 from kimi_jax_prep._colour import render
 from kimi_jax_prep._options import MediaOptions
 from kimi_jax_prep.media import open_media
@@ -109,6 +110,7 @@ NOT_IMAGES = {
     "plain string": ("picture.png", "string"),
     "empty bytes": (b"", "no bytes"),
     "text": (b"a text file", "not an image"),
+    "half a surrogate pair": ("data:image/png;base64,iVBO\ud800Rw0=", "no character at all"),
     "zero-sized image": (Image.new("RGB", (0, 5)), "0x5"),
     "zero-sized array": (np.zeros((0, 5, 3), np.uint8), r"\(0, 5, 3\)"),
     "float array": (np.zeros((5, 5, 3), np.float32), "float32.*cast"),
@@ -172,3 +174,29 @@ def test_a_picture_with_too_many_pixels_is_refused_from_its_header():
     with pytest.raises(MediaError, match="cannot open"):
         open_medium(encoded(Image.new("1", (20000, 10000))))
     assert before == (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
+
+
+def test_a_picture_too_long_for_pillow_to_resize_is_refused():
+    with pytest.raises(MediaError, match="memory that resizing 80000000x1 takes"):
+        pixels_of(Image.new("L", (80_000_000, 1)))
+
+
+@pytest.mark.parametrize("backend", ["jax", "numpy"])
+def test_a_palette_picture_without_its_palette_is_refused(backend):
+    # Pillow shows its indices as gray, but not with K2.5's rules where one of them is transparent: it asserts there.
+    palette = Image.new("P", (37, 21))
+    palette.putpalette(range(12))
+    palette.info["transparency"] = 1
+    data = encoded(palette)
+    begin = data.index(b"PLTE") - 4
+    broken = data[:begin] + data[begin + 12 + 12 :]
+    prep = Preprocessor(KIMI_K25, backend=backend)
+    prep.warmup(max_patches=32, resize=False)
+    for medias in [[broken], [PICTURE, broken]]:
+        with pytest.raises(MediaError, match=r"^medias\[.\]: cannot turn mode 'P' into RGB: it has no palette"):
+            prep(medias)
+    assert_bit_equal(
+        Preprocessor(KIMI_K3, backend=backend)([broken]).pixel_values,
+        reference.preprocess([broken], KIMI_K3).pixel_values,
+        what="K3",
+    )

@@ -1,6 +1,9 @@
 """Memory that is used again is never memory that somebody still looks at."""
 
 import gc
+import subprocess
+import sys
+import textwrap
 import threading
 
 import jax
@@ -174,3 +177,34 @@ def test_buffers_may_be_released_in_any_thread():
         thread.join()
     gc.collect()
     assert prep.cached_bytes > 0
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("beside", [0, 3])
+def test_an_error_keeps_no_picture(on_error, beside):
+    # In an interpreter without jaxtyping's checks, whose frames are part of the traceback and a cycle of their own.
+    code = f"""
+        import gc, io, weakref
+        import kimi_jax_prep as kjp
+        from PIL import Image
+
+        stream = io.BytesIO()
+        Image.effect_noise((600, 600), 50).save(stream, "PNG")
+        broken = Image.open(io.BytesIO(stream.getvalue()[:100_000]))
+        gone = weakref.ref(broken)
+        medias = [broken] + [Image.new("RGB", (600, 600))] * {beside}
+        prep = kjp.Preprocessor(kjp.KIMI_K25, num_threads=2)
+        gc.disable()
+        try:
+            batch = prep(medias, on_error="{on_error}")
+        except kjp.MediaError as err:
+            assert "{on_error}" == "raise" and err.__traceback__ is not None
+        else:
+            error = batch.failures[0].error
+            assert isinstance(error, kjp.MediaError) and isinstance(error.__cause__.__cause__, OSError)
+        assert gone() is broken
+        del medias, broken
+        assert gone() is None
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from PIL import Image
 from plain import dense_taps
 
 from kimi_jax_prep import KIMI_K25, MediaProcConfig, PlanError, normalize_lut
-from kimi_jax_prep._tables import PRECISION_BITS, bicubic_taps, output_dtype
+from kimi_jax_prep._tables import PRECISION_BITS, bicubic_taps, num_taps, output_dtype
 
 LUTS = json.loads((Path(__file__).parent / "golden" / "lut.json").read_text())["luts"]
 BLUNT = [("bfloat16", "clip"), ("bfloat16", "imagenet")]
@@ -129,7 +129,7 @@ def test_windows_lie_inside_the_axis(n_in, n_out):
     start, weights = bicubic_taps(n_in, n_out)
     assert (start.dtype, weights.dtype) == (np.int32, np.int32)
     assert start.shape == (n_out,)
-    assert weights.shape[0] == n_out
+    assert weights.shape == (n_out, num_taps(n_in, n_out))
     assert (start >= 0).all()
     assert (start + weights.shape[1] <= n_in).all()
     assert (np.diff(start) >= 0).all()

@@ -1,6 +1,7 @@
 """The engine's resize: tiles of fixed shape against Pillow, whose Image.resize is the judge."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -118,6 +119,15 @@ def test_more_taps_than_any_program_are_left_to_pillow():
     assert taps_class(MOST_TAPS, channels=3) == MOST_TAPS
     assert taps_class(MOST_TAPS + 1, channels=3) == 0
     assert _frames.plan_resize((30000, 5), (100, 5), channels=3) is None
+
+
+def test_taps_that_no_program_has_are_not_computed():
+    tracemalloc.start()
+    try:
+        assert _frames.plan_resize((1, 8_000_000), (1, 7168), channels=3) is None
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000  # the taps themselves are 2 GB
+    finally:
+        tracemalloc.stop()
 
 
 def test_classes_take_the_next_program_up():
