@@ -231,7 +231,8 @@ def vision_chunks() -> list[dict[str, Any]]:
     frames = [picture("RGB", (640, 360), seed) for seed in range(4)]
     chunks = [{"type": "image", "image": image, "uuid": None} for image in (*modes, *sizes, *loaded)]
     more = {"uuid": None, "prompt": "", "video_idx": 0}
-    return chunks + [{"type": "video_chunk", "video_chunk": frames[:count], **more} for count in range(1, 5)]
+    chunks += [{"type": "video_chunk", "video_chunk": frames[:count], **more} for count in range(1, 5)]
+    return chunks + KimiImageProcessor(kjp.KIMI_K25).split_video_chunks(frames + frames[:2], fps=2.0)
 
 
 def whole_requests(folder: str) -> dict[tuple[str, bool], Answer]:
@@ -272,6 +273,8 @@ def check_ours(answers: dict[tuple[str, bool], Answer], folder: str) -> None:
         print(f"KimiK25 with ours, normalized on the device {on_device}: {what}, as the reference")
     for name, config in (("KimiK25", kjp.KIMI_K25), ("KimiK3", kjp.KIMI_K3)):
         model = Model(name, folder, on_device=True)
+        # vLLM's chat server would ask this class for it.
+        assert not hasattr(model.processor, "split_video_chunks")
         assert type(model.processor.info.image_processor) is KimiImageProcessor
         profile = model.profile()
         frames = int(profile.grid_thws[0, 0])
@@ -295,7 +298,7 @@ def compare(ours: dict[tuple[str, bool], Answer], folder: str) -> None:
 
 
 def where_alpha_survives(folder: str) -> None:
-    """K3's background needs a transparent picture, which vLLM paints white in more than one place."""
+    """The checkpoints need a transparent picture as it is; vLLM paints it white in more than one place."""
     image = picture("RGBA", (300, 200))
     want = reference.preprocess([image], kjp.KIMI_K3).pixel_values
     model = Model("KimiK3", folder, on_device=False)
@@ -313,6 +316,11 @@ def where_alpha_survives(folder: str) -> None:
         survives = np.array_equal(model.apply([media], cache=cache()).pixel_values, want)
         assert survives == (form.endswith("None") and name == "without cache")
         print(f"  {form}, {name}: {'as the checkpoint paints it' if survives else 'on white'}")
+    model = Model("KimiK25", folder, on_device=False)
+    for name, cache in caches.items():
+        chunk = {"type": "image", "image": forms["loaded with image_mode None"], "uuid": None}
+        model.apply([chunk], cache=cache()).check([image.convert("RGB")], kjp.KIMI_K25)
+        print(f"for K2.5, loaded with image_mode None, {name}: alpha is dropped, as by the checkpoint")
 
 
 def device_table() -> None:
