@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_jax_prep import _fork as _fork  # its hook must be there before any fork
 from kimi_jax_prep._config import KIMI_K3, KIMI_K25, KIMI_K26, KIMI_K27, MediaProcConfig, TransparentBgConfig
-from kimi_jax_prep._errors import ConfigError, MediaError, MediaTypeError, PlanError, PrepError
+from kimi_jax_prep._errors import ConfigError, MediaError, MediaTypeError, PlanError, PrepError, TextError
 from kimi_jax_prep._geometry import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video
 from kimi_jax_prep._options import MediaOptions
 
@@ -57,6 +57,7 @@ __all__ = [
     "PlanError",
     "PrepError",
     "Preprocessor",
+    "TextError",
     "TransparentBgConfig",
     "VideoChunkPlan",
     "composite",

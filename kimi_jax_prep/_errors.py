@@ -4,7 +4,8 @@ PrepError (a ValueError)
    ├─ ConfigError    the media_proc_cfg is incomplete, contradictory or holds an impossible value
    ├─ MediaError     a medium cannot be decoded, or its kind, mode or frame count is not supported
    │    └─ MediaTypeError    also a TypeError: an array's dtype or device
-   └─ PlanError      sizes or options do not fit the patch grid or a limit
+   ├─ PlanError      sizes or options do not fit the patch grid or a limit
+   └─ TextError      a text's placeholders do not fit its media
 
 A file that is not there stays a `FileNotFoundError`. Every function that takes a list of media names the
 one at fault (`medias[3]: ...`) and chains the cause.
@@ -29,3 +30,7 @@ class PlanError(PrepError):
 
 class MediaTypeError(MediaError, TypeError):
     """An array of a dtype, or on a device, that is not accepted; what to do is in the message."""
+
+
+class TextError(PrepError):
+    """A text, or a list of messages, does not fit the media that come with it."""

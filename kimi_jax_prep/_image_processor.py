@@ -161,24 +161,40 @@ class KimiImageProcessor(BaseImageProcessor):
           RuntimeError: "jax" in a process that was forked after JAX had started.
         """
         convert = converter(return_tensors)
+        medias = as_list(medias)
+        batch = self.to_batch(medias, do_rescale=do_rescale, do_normalize=do_normalize, **overrides)
+        if not medias:
+            return BatchFeature({})
+        return BatchFeature({key: convert(value) for key, value in self.by_name(batch, medias).items()})
+
+    def to_batch(
+        self, medias: Sequence[Any], *, do_rescale: bool = True, do_normalize: bool = True, **overrides: Any
+    ) -> PatchBatch:
+        """The same as `preprocess`, with sizes, token counts and prompts: for whoever also has text to make.
+
+        Raises: as `preprocess`.
+        """
         config, options = self._overridden(overrides)
         if do_rescale is not do_normalize or not isinstance(do_rescale, bool):
             raise PlanError(
                 f"`do_rescale` is {do_rescale!r} and `do_normalize` is {do_normalize!r}: one table does both, so both "
                 "are True, or both are False for bytes that are normalized later."
             )
-        medias = [medias] if is_one_medium(medias) else list(medias)
-        if not medias:
-            return BatchFeature({})
         for i, media in enumerate(medias):
             if isinstance(media, list | tuple):
                 raise MediaError(f"medias[{i}]: got a {type(media).__name__}; all media come in one flat list.")
-        prep = shared_preprocessor(config, dtype=self.dtype if do_rescale else "uint8")
-        batch = prep(medias, **dataclasses.asdict(options))
+        dtype = self.dtype if do_rescale else "uint8"
+        if not medias:  # text alone must not wake a device
+            patches = np.zeros((0, 3, config.patch_size, config.patch_size), output_dtype(dtype))
+            return PatchBatch(patches, np.zeros((0, 3), np.int64), (), (), ())
+        prep = shared_preprocessor(config, dtype=dtype)
+        return prep(medias, **dataclasses.asdict(options))
+
+    def by_name(self, batch: PatchBatch, medias: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Results of these media by the names of the outputs."""
         if self.names == "checkpoint":
-            return BatchFeature({"pixel_values": convert(batch.pixel_values), "grid_thws": convert(batch.grid_thws)})
-        is_image = [not is_video(media) for media in medias]
-        return BatchFeature({key: convert(value) for key, value in _transformers_names(batch, is_image).items()})
+            return {"pixel_values": batch.pixel_values, "grid_thws": batch.grid_thws}
+        return _transformers_names(batch, [not _is_video(media) for media in medias])
 
     def media_tokens_calculator(self, media: Any, **overrides: Any) -> int:
         """Tokens of one medium, from its header: nothing is decoded. A video's are those of all its chunks.
@@ -198,7 +214,7 @@ class KimiImageProcessor(BaseImageProcessor):
         """
         config, options = self._overridden(overrides)
         opened = open_media(media, config, options)
-        if is_video(media) and media["type"] == "video":
+        if _is_video(media) and media["type"] == "video":
             raise MediaError("a video has a size for each of its chunks; ask for those of `split_video_chunks(video)`.")
         plan = opened[0].plan(config)
         return {
@@ -210,12 +226,13 @@ class KimiImageProcessor(BaseImageProcessor):
             "sampled_nframes": plan.grid_thw[0],
         }
 
-    def get_image_size(self, media: Any, **options: Any) -> tuple[int, int]:
-        """(width, height) in pixels of an image, or of a video's frames, from its header; turned if it is to be turned.
+    def image_size(self, media: Any, **overrides: Any) -> tuple[int, int]:
+        """(width, height) of one image in pixels, before any resize: what its plan is made from.
 
         Raises: as `kimi_jax_prep.media.open_media`.
         """
-        return open_media(media, self.config, self.options.replace(**options))[0].size
+        config, options = self._overridden(overrides)
+        return open_media(media, config, options)[0].size
 
     def get_number_of_image_patches(
         self, height: int, width: int, images_kwargs: Mapping[str, Any] | None = None
@@ -357,8 +374,7 @@ def _same_model(config: MediaProcConfig, given: Mapping[str, Any] | MediaProcCon
     return given
 
 
-def is_video(media: Any) -> bool:
-    """Whether it is a video or a chunk of one."""
+def _is_video(media: Any) -> bool:
     return isinstance(media, Mapping) and media.get("type") in ("video", "video_chunk")
 
 
@@ -378,13 +394,15 @@ def _transformers_names(batch: PatchBatch, is_image: Sequence[bool]) -> dict[str
     return outputs
 
 
-def is_one_medium(medias: Any) -> bool:
-    """Whether it is one medium rather than a list of them."""
+def as_list(medias: Any) -> list[Any]:
+    """Media as a list; one medium becomes a list of one."""
     one = (str, bytes, bytearray, memoryview, Mapping, os.PathLike)
     # Arrays have a shape and open files can be read; both could also be iterated over, with nonsense coming out.
-    return (
+    if (
         isinstance(medias, one)
         or hasattr(medias, "shape")
         or hasattr(medias, "read")
         or not isinstance(medias, Iterable)
-    )
+    ):
+        return [medias]
+    return list(medias)

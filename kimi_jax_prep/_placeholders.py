@@ -1,99 +1,170 @@
-"""What stands for media in a text, and in its token ids: slots, prompts, expansion, spans. Knows no tokenizer.
+"""What stands for media in a text: which placeholder is whose, what replaces it, and how many ids it becomes.
 
-K2.5: an image is one `<|media_pad|>` (its chat template writes the words around it), a video one
-`<|kimi_k25_video_placeholder|>`, which becomes the prompts of its chunks with a pad each. K3: an image is one
-`<|kimi_image_placeholder|>`, which becomes a prompt with the image's size and one pad. Source: the checkpoints' own
-processors.
+Pure: text and numbers, no pixels, no tokenizer. Placeholders and media are matched in one order, the text's, because
+the model fills places in the order of the ids with patches in the order of the media.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from kimi_jax_prep._errors import MediaError
+from kimi_jax_prep._errors import TextError
 
 MEDIA_PAD = "<|media_pad|>"
-VIDEO_PLACEHOLDER = "<|kimi_k25_video_placeholder|>"
-IMAGE_PLACEHOLDER = "<|kimi_image_placeholder|>"
-_SLOTS = re.compile("|".join(map(re.escape, (MEDIA_PAD, VIDEO_PLACEHOLDER, IMAGE_PLACEHOLDER))))
-Span = tuple[int, int]
+"""The one token of an image or video chunk, in every prompt."""
 
 
-def find_slots(text: str) -> list[str]:
-    """The placeholders in a text, in order."""
-    return _SLOTS.findall(text)
+class PromptStyle(NamedTuple):
+    """How a model's texts show media. Kinds are "image", "video_chunk" and "video"."""
+
+    name: str
+    image_placeholder: str | None
+    """Replaced by an image's prompt. None: texts hold the prompt itself, with its `<|media_pad|>`."""
+    video_placeholder: str | None
+    """Replaced by the prompts of a video's chunks, one after another. None: the model takes no video."""
 
 
-def fill_slots(text: str, prompts: Sequence[str]) -> str:
-    """The text with each placeholder replaced by the prompt of its medium.
+K25 = PromptStyle("k2.5", None, "<|kimi_k25_video_placeholder|>")
+K3 = PromptStyle("k3", "<|kimi_image_placeholder|>", None)
+STYLES = {style.name: style for style in (K25, K3)}
+
+
+class Slot(NamedTuple):
+    """One placeholder in a text and the media that it stands for."""
+
+    start: int
+    """Characters of the text, from here up to before `end`."""
+    end: int
+    kind: str
+    """"pad" stays in the text; "image" and "video" are replaced."""
+    medias: tuple[int, ...]
+    """Indices of the media; several only where ready-made chunks stand for a video."""
+
+
+def match(
+    texts: Sequence[str], kinds: Sequence[str], style: PromptStyle, *, shares: Sequence[int] | None = None
+) -> list[tuple[Slot, ...]]:
+    """Give every placeholder its media.
+
+    `<|media_pad|>` and an image placeholder stand for one image, `<|media_pad|>` also for one ready-made chunk. A video
+    placeholder stands for one video, or for all ready-made chunks up to the next medium that is none.
 
     Args:
-      prompts: one for each placeholder, in order.
-    """
-    waiting = iter(prompts)
-    return _SLOTS.sub(lambda _: next(waiting), text)
-
-
-def check_counts(found: int, expected: int, *, placeholder: str, media: str, where: str) -> None:
-    """Refuse a text whose placeholders are not as many as its media.
+      texts: one or more.
+      kinds: of all media, in order.
+      shares: how many of the media belong to each text; without it they are dealt out in order.
 
     Raises:
-      MediaError: giving both numbers.
+      TextError: placeholders and media differ in number or order.
     """
-    if found != expected:
-        raise MediaError(
-            f"{where} has {found} `{placeholder}` for {expected} {media}; there is one for each. A text by a stranger "
-            "may hold placeholders of its own: take them out first."
-        )
+    if shares is None:
+        return _match_together(texts, kinds, 0, style, "the text has" if len(texts) == 1 else "the texts have")
+    slots, first = [], 0
+    for t, (text, share) in enumerate(zip(texts, shares, strict=True)):
+        name = "the text has" if len(texts) == 1 else f"text[{t}] has"
+        slots += _match_together([text], kinds[first : first + share], first, style, name)
+        first += share
+    return slots
 
 
-def expand_pads(ids: Sequence[int], *, pad_id: int, counts: Sequence[int]) -> tuple[list[int], list[Span]]:
-    """Token ids with each pad repeated as often as its medium has tokens.
+def replaced(text: str, slots: Iterable[Slot], prompts: Sequence[str]) -> str:
+    """The text with prompts in place of those placeholders that do not stay.
 
     Args:
-      ids: of one text, a pad for each medium.
-      pad_id: of `<|media_pad|>`.
-      counts: tokens of each medium, in order; 1 leaves a pad as it is.
+      slots: of `match`, for this text.
+      prompts: what stands for each medium, indexed as the slots' `medias`.
+    """
+    parts, at = [], 0
+    for slot in slots:
+        if slot.kind != "pad":
+            parts += [text[at : slot.start], *(prompts[i] for i in slot.medias)]
+            at = slot.end
+    return "".join([*parts, text[at:]])
+
+
+def expanded(
+    ids: Sequence[int], pad_id: int, counts: Sequence[int], *, fill: Sequence[int] | None = None
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Every `pad_id` as many times as its medium has tokens. Works on ids: no long text of pads is ever tokenized.
+
+    Args:
+      ids: of one text.
+      counts: tokens of each medium, in order; ones leave the ids as they are.
+      fill: the id to write for each medium, in place of `pad_id`.
 
     Returns:
-      The ids, and for each medium where its pads are: half-open ranges of positions.
+      The ids, and where each medium is in them: (start, end), end not included.
 
     Raises:
-      MediaError: there are not as many pads as media.
+      TextError: the ids hold another number of `pad_id` than there are media.
     """
-    check_counts(list(ids).count(pad_id), len(counts), placeholder=MEDIA_PAD, media="media", where="the tokenized text")
-    waiting = iter(counts)
-    expanded: list[int] = []
-    spans: list[Span] = []
-    for token in ids:
-        if token == pad_id:
-            start = len(expanded)
-            expanded += [pad_id] * next(waiting)
-            spans.append((start, len(expanded)))
-        else:
-            expanded.append(token)
-    return expanded, spans
+    found = [k for k, value in enumerate(ids) if value == pad_id]
+    if len(found) != len(counts):
+        raise TextError(
+            f"the tokenizer makes {len(found)} `{MEDIA_PAD}` ids of a text with {len(counts)}; `{MEDIA_PAD}` must be "
+            "one of its special tokens."
+        )
+    longer: list[int] = []
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for k, count, value in zip(found, counts, fill or [pad_id] * len(counts), strict=True):
+        longer += ids[at:k]
+        spans.append((len(longer), len(longer) + count))
+        longer += [value] * count
+        at = k + 1
+    return [*longer, *ids[at:]], spans
 
 
-def truncate(ids: Sequence[int], spans: Sequence[Span], *, max_length: int, side: str) -> tuple[list[int], list[Span]]:
-    """At most so many ids, cut on one side.
+def _match_together(
+    texts: Sequence[str], kinds: Sequence[str], first: int, style: PromptStyle, name: str
+) -> list[tuple[Slot, ...]]:
+    """As `match`, for texts that share these media, which are counted from `first`."""
+    placeholders = {MEDIA_PAD: "pad", style.image_placeholder: "image", style.video_placeholder: "video"}
+    pattern = re.compile("|".join(re.escape(word) for word in placeholders if word is not None))
+    slots: list[list[Slot]] = [[] for _ in texts]
+    at, order = 0, ""
+    words = [(own, word) for own, text in zip(slots, texts, strict=True) for word in pattern.finditer(text)]
+    for own, word in words:
+        kind = placeholders[word[0]]
+        taken = _taken(kind, kinds, at)
+        if taken == 0:
+            if at < len(kinds):
+                order = f" The first that does not fit is medias[{first + at}] ({kinds[at]}) for `{word[0]}`."
+            break
+        own.append(Slot(word.start(), word.end(), kind, tuple(range(first + at, first + at + taken))))
+        at += taken
+    else:
+        if at == len(kinds):
+            return [tuple(own) for own in slots]
+    found, have = Counter(word[0] for _, word in words), Counter(kinds)
+    media = [f"{have['image']} images"]
+    if style.video_placeholder is not None:
+        media += [f"{have['video']} videos", f"{have['video_chunk']} video chunks"]
+    counts = [f"{found[word]} `{word}`" for word in placeholders if word is not None]
+    raise TextError(
+        f"{name} {_listed(counts)} but the media are {_listed(media)}. They come in one order;"
+        f"{_RULES[style.name]}{order}"
+    )
 
-    Raises:
-      MediaError: that would cut a medium's tokens off.
-    """
-    cut = max(len(ids) - max_length, 0)
-    begin, end = (cut, len(ids)) if side == "left" else (0, len(ids) - cut)
-    for start, stop in spans:
-        if start < begin or stop > end:
-            raise MediaError(
-                f"truncation to {max_length} tokens would cut off a medium (tokens {start} to {stop} of {len(ids)}); "
-                "allow more tokens, or give less text or smaller media."
-            )
-    return list(ids[begin:end]), [(start - begin, stop - begin) for start, stop in spans]
+
+_RULES = {
+    "k2.5": f" each image and each ready-made chunk needs one `{MEDIA_PAD}`, each video or run of chunks one "
+    f"`{K25.video_placeholder}`.",
+    "k3": f" each image needs one `{K3.image_placeholder}` (or a ready prompt with its `{MEDIA_PAD}`).",
+}
 
 
-def shares(counts: Sequence[int]) -> Iterator[slice]:
-    """One list cut into parts of these lengths."""
-    start = 0
-    for count in counts:
-        yield slice(start, start + count)
-        start += count
+def _taken(kind: str, kinds: Sequence[str], at: int) -> int:
+    """How many media, from `at` on, a placeholder of this kind takes; 0 if the next one is not for it."""
+    due = kinds[at] if at < len(kinds) else None
+    if kind != "video":
+        return int(due == "image" or (due == "video_chunk" and kind == "pad"))
+    end = at
+    while end < len(kinds) and kinds[end] == "video_chunk":
+        end += 1
+    return 1 if due == "video" else end - at
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

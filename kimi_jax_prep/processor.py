@@ -1,19 +1,19 @@
 """The processors for transformers. Importing this module imports transformers.
 
-Once this module is imported, `AutoImageProcessor` loads folders that we saved. Nothing
+Once this module is imported, `AutoImageProcessor` and `AutoProcessor` load folders that we saved. Nothing
 else in transformers changes until `register` is called.
 """
 
 import functools
 from typing import Any
 
-from transformers import AutoImageProcessor, PreTrainedConfig
+from transformers import AutoImageProcessor, AutoProcessor, PreTrainedConfig
 from transformers.image_processing_base import ImageProcessingMixin
 
 from kimi_jax_prep._image_processor import KimiImageProcessor
-from kimi_jax_prep._kimi_processor import KimiProcessor
+from kimi_jax_prep._kimi_processor import KimiInputs, KimiProcessor
 
-__all__ = ["KimiImageProcessor", "KimiProcessor", "register"]
+__all__ = ["KimiImageProcessor", "KimiInputs", "KimiProcessor", "register"]
 
 BACKEND = "jax"
 # Types in a folder's files that mean a picture is cut as Kimi's; checkpoints name none and nest `media_proc_cfg`.
@@ -61,3 +61,4 @@ AutoImageProcessor.register(
     image_processor_classes=_Classes.fromkeys((BACKEND, "torchvision", "pil"), KimiImageProcessor),
     exist_ok=True,
 )
+AutoProcessor.register(_OurConfig, KimiProcessor, exist_ok=True)

@@ -41,6 +41,8 @@ ROOMS = [
     "_keywords",
     "_image_processor",
     "_placeholders",
+    "_token_rows",
+    "_messages",
     "_kimi_processor",
     "processor",
     "integrations",
@@ -58,6 +60,9 @@ ONLY = {
     "_words": {"_tables"},
     "_resize": {"_words", "_tables", "_geometry", "_errors"},
     "_composite": {"_config", "_errors"},
+    "_placeholders": {"_errors"},
+    "_token_rows": {"_geometry", "_errors"},
+    "_messages": {"_errors"},
 }
 
 
