@@ -58,11 +58,15 @@ FILES = {
 MODELS = ("vllm.model_executor.models.kimi_k25", "vllm.models.kimi_k3.common.mm_preprocess")
 
 
-def write(folder: Path, *, numba: bool = True, without: str = "") -> None:
+def write(folder: Path, *, numba: bool = True, without: str = "", only_in: str = "", also: str = "") -> None:
+    """Writes vLLM's files, `without` a name (`only_in` the files whose path has this), `also` with a line on top."""
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text).replace("{numba}", str(numba)).replace(without or "\0", "Other"))
+        text = textwrap.dedent(text).replace("{numba}", str(numba))
+        if only_in in name:
+            text = f"{also}\n{text}".replace(without or "\0", "Other")
+        path.write_text(text)
 
 
 @pytest.fixture
@@ -110,14 +114,56 @@ def test_uninstall_puts_everything_back(vllm, numba):
     assert len(integration.install()) == 3 + (not numba)
 
 
+def test_uninstall_reaches_models_that_were_imported_after_install(vllm):
+    vllm()
+    integration.install()
+    after = [importlib.import_module(name) for name in MODELS]
+    assert [model.processor_class() for model in after] == [KimiImageProcessor] * 2
+    integration.uninstall()
+    theirs = importlib.import_module(SOURCE).KimiK25FusedVisionProcessor
+    assert theirs is not KimiImageProcessor
+    assert [model.processor_class() for model in after] == [theirs] * 2
+
+
+def assert_unchanged() -> None:
+    assert integration.ENVIRONMENT_VARIABLE not in os.environ
+    assert integration._replaced == []
+    source = sys.modules.get(SOURCE)
+    assert source is None or getattr(source, "KimiK25FusedVisionProcessor", None) is not KimiImageProcessor
+
+
 @pytest.mark.parametrize("without", ["KimiK25FusedVisionProcessor", "is_numba_available"])
 def test_another_layout_is_an_error_that_changes_nothing(vllm, without):
     vllm(without=without)
     with pytest.raises(RuntimeError, match=rf"vLLM .* has no `{without}` in `vllm\.") as caught:
         integration.install()
     assert "Nothing was changed" in str(caught.value)
-    assert integration.ENVIRONMENT_VARIABLE not in os.environ
-    assert integration._replaced == []
+    assert_unchanged()
+
+
+@pytest.mark.parametrize("model", ["kimi_k25.py", "mm_preprocess.py"])
+def test_a_model_that_takes_its_processor_elsewhere_is_an_error_too(vllm, model):
+    # The class is where it was, but replacing it there would do nothing for this model.
+    vllm(without=SOURCE, only_in=model)
+    with pytest.raises(RuntimeError, match=rf"has no `KimiK25FusedVisionProcessor` in `vllm\..*{model[:-3]}`"):
+        integration.install()
+    assert_unchanged()
+
+
+def test_a_module_that_is_gone_is_another_layout(vllm, tmp_path):
+    vllm()
+    (tmp_path / f"{SOURCE.replace('.', '/')}.py").unlink()
+    with pytest.raises(RuntimeError, match=rf"has no `KimiK25FusedVisionProcessor` in `{SOURCE}`"):
+        integration.install()
+    assert_unchanged()
+
+
+@pytest.mark.parametrize("broken", ["vllm/__init__.py", "kimi_k25_vision_fused.py"])
+def test_what_vllm_itself_misses_is_not_called_a_layout(vllm, broken):
+    vllm(only_in=broken, also="import a_library_that_vllm_needs")
+    with pytest.raises(ModuleNotFoundError, match="a_library_that_vllm_needs"):
+        integration.install()
+    assert_unchanged()
 
 
 def test_without_vllm_it_says_so(monkeypatch):
@@ -163,9 +209,16 @@ class WithBytes:
 
     media: Any
     original_bytes: bytes = field(repr=False)
+    io_config: dict[str, Any] | None = None
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        return np.array(self.media, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.media, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.media[index]
 
     def __iter__(self):
         return iter(self.media)

@@ -1,160 +1,360 @@
-"""Run vLLM's own Kimi code, taken from its published wheel, with our processor in it.
+"""Run vLLM's own Kimi code, taken from its published wheel, around our image processor.
 
     pip download "vllm==0.33.*" --no-deps -d wheels
     python tests/try_vllm_wheel.py wheels/vllm-0.33.0-*.whl
 
-vLLM need not be installed. Its processor classes run as they are; their imports that would need a GPU build are empty
-stand-ins; the model files, which need one, are read but not run. With numba and pybase64 installed, outputs are also
-compared with those of vLLM's own image processor.
+vLLM need not be installed. Its files run as they are from the bytes of a picture to the tensors and tokens of a
+request: loader of images, parser, processors, the processing classes in the model files, loader of plugins, and the
+normalization on the device. All the rest of it (kernels, layers, configuration) is an empty stand-in. Needs torch.
+With numba installed, results are also compared with those of vLLM's own image processor; with cachetools, vLLM's cache
+of processed media is tried too.
 """
 
-import ast
-import contextlib
+import base64
 import importlib
+import importlib.abc
+import importlib.machinery
+import io
+import itertools
+import os
 import sys
 import tempfile
 import types
 import zipfile
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import Kimi_K25Config, PreTrainedTokenizerFast
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep.integrations.vllm import install, uninstall
+from kimi_jax_prep.integrations import vllm as integration
 from kimi_jax_prep.processor import KimiImageProcessor
 
-RUN = "vllm/transformers_utils/processors/"
-READ = ("vllm/model_executor/models/kimi_k25.py", "vllm/models/kimi_k3/common/mm_preprocess.py")
-WRAPPER = "vllm/multimodal/media/base.py"
+K25, K3, FUSED = integration._K25, integration._K3, integration._SOURCE
+# What runs as it is; a name stands for everything below it too.
+REAL = (
+    *(K25, K3, "vllm.envs", "vllm.plugins", "vllm.version", "vllm.model_executor.layers.fusion.mm_input_norm"),
+    *(f"vllm.multimodal.{name}" for name in ("hasher", "image", "inputs", "parse", "processing")),
+    *("vllm.multimodal.media.base", "vllm.multimodal.media.image"),
+    *(f"vllm.transformers_utils.{name}" for name in ("processor", "processors", "repo_utils", "utils")),
+    *(f"vllm.utils.{name}" for name in ("collection_utils", "func_utils", "import_utils", "jit_monitor", "jsontree")),
+    "vllm.utils.mem_constants",
+    *(("vllm.multimodal.cache", "vllm.utils.cache") if find_spec("cachetools") else ()),
+)
+SPECIAL = ("<|media_pad|>", "<|kimi_image_placeholder|>", "<|media_begin|>", "<|media_content|>", "<|media_end|>")
 
 
-def main(wheel: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
-        names = [n for n in archive.namelist() if n.startswith(RUN + "kimi_") or n in (*READ, WRAPPER)]
-        for name in names:
-            archive.extract(name, folder)
-        print(f"{wheel.name}: {len(names)} files")
-        for name in READ:
-            check_model((Path(folder) / name).read_text(), name)
-        stand_in(Path(folder))
-        processors = "vllm.transformers_utils.processors"
-        fused = importlib.import_module(f"{processors}.kimi_k25_vision_fused")
-        theirs = fused.KimiK25FusedVisionProcessor
-        # Without numba `install` would also need the K2.5 model, which does not load here.
-        sys.modules["vllm.utils.import_utils"].is_numba_available = lambda: True
-        print("replaced:", *install(), sep="\n  ")
-        assert fused.KimiK25FusedVisionProcessor is KimiImageProcessor
-        run_k25(importlib.import_module(f"{processors}.kimi_k25").KimiK25Processor, fused, folder)
-        run_k3(importlib.import_module(f"{processors}.kimi_k3").KimiK3Processor, fused, folder)
-        uninstall()
-        assert fused.KimiK25FusedVisionProcessor is theirs
-        if find_spec("numba") and find_spec("pybase64"):
-            compare(theirs)
-        else:
-            print("not compared with vLLM's own processor: numba or pybase64 is missing")
+class AnyName(type):
+    """A class with every attribute, of which every subscript is itself."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return any_class(name)
+
+    def __getitem__(cls, item: Any) -> Any:
+        return cls
 
 
-def check_model(source: str, name: str) -> None:
-    """The model takes the class from the module where we replace it, and asks for it when it is made."""
-    tree = ast.parse(source)
-    imported = [
-        node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and any(a.name == "KimiK25FusedVisionProcessor" for a in node.names)
-    ]
-    assert imported == ["vllm.transformers_utils.processors.kimi_k25_vision_fused"], imported
-    used = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("image_processor")
-    }
-    assert all(hasattr(KimiImageProcessor(), attribute) for attribute in used), used
-    print(f"{name}: takes the class from {imported[0]}, uses {', '.join(sorted(used))}")
+class Anything(metaclass=AnyName):
+    """A base class, a decorator that changes nothing, a logger: what the stand-ins consist of."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return any_class(name)
+
+    def __call__(self, *args: Any) -> Any:
+        return args[0] if args else None
 
 
-def stand_in(folder: Path) -> None:
-    """Empty packages of vLLM's names, whose files are those of the wheel where it was extracted."""
-    for name in ("", ".utils", ".transformers_utils", ".transformers_utils.processors", ".multimodal", ".tokenizers"):
-        module = types.ModuleType(f"vllm{name}")
-        module.__path__ = [str(folder / f"vllm{name}".replace(".", "/"))]
-        sys.modules[module.__name__] = module
-    numba = find_spec("numba") is not None and find_spec("pybase64") is not None
-    if not find_spec("pybase64"):
-        sys.modules["pybase64"] = types.ModuleType("pybase64")
-    for name, contents in {
-        "vllm.multimodal.image": {"open_image": Image.open},
-        "vllm.multimodal.inputs": {"VisionChunk": dict},
-        "vllm.tokenizers.hf": {"HfTokenizer": object},
-        "vllm.utils.import_utils": {"is_numba_available": lambda: numba},
-        "vllm.utils.jit_monitor": {"numba_workqueue_threading_layer": contextlib.nullcontext},
-    }.items():
-        sys.modules[name] = types.ModuleType(name)
-        vars(sys.modules[name]).update(contents)
+def any_class(name: str) -> AnyName:
+    return AnyName(name, (Anything,), {})
+
+
+class StandIn(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        vars(self)[name] = any_class(name)
+        return vars(self)[name]
+
+
+class Wheel(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds vLLM's modules: those of `REAL` in the folder of the wheel, stand-ins for all others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find_spec(self, fullname: str, path: Any, _target: Any = None) -> Any:
+        if fullname.split(".")[0] != "vllm":
+            return None
+        if f"{fullname}.".startswith(tuple(f"{name}." for name in REAL)):
+            return importlib.machinery.PathFinder.find_spec(fullname, path)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        module = StandIn(spec.name)
+        module.__path__ = [str(self.folder.joinpath(*spec.name.split(".")))]
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # What the real files take from these modules and what counts here.
+        if module.__name__ == "vllm.multimodal.media":
+            module.MediaWithBytes = importlib.import_module("vllm.multimodal.media.base").MediaWithBytes
+        elif module.__name__ == "vllm.inputs":
+            module.mm_input = dict
+        elif module.__name__ == "vllm.model_executor.custom_op":
+            module.CustomOp = type("CustomOp", (torch.nn.Module,), {"register": lambda _: lambda cls: cls})
+
+
+def vllm(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"vllm.{module}"), name)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    words = ["<unk>", "<|media_pad|>", "<|kimi_image_placeholder|>", "what", "is"]
+    words = ("<unk>", *SPECIAL, "what", "image", "x", *map(str, range(10_000)))
     small = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    small.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=small, unk_token="<unk>", additional_special_tokens=words[1:3])
+    small.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits()])
+    return PreTrainedTokenizerFast(tokenizer_object=small, unk_token="<unk>", additional_special_tokens=list(SPECIAL))
 
 
-def pictures(mode: str, count: int = 3) -> list[Image.Image]:
-    rng = np.random.default_rng(0)
-    shapes = [(rng.integers(20, 900), rng.integers(20, 900), len(mode)) for _ in range(count)]
-    return [Image.fromarray(rng.integers(0, 256, shape, np.uint8)) for shape in shapes]
+class Model:
+    """K2.5 or K3 as vLLM sets up its processing of media: `apply` is vLLM's, called with media of one request."""
 
-
-def make(fused: types.ModuleType, config: kjp.MediaProcConfig, folder: str) -> Any:
-    KimiImageProcessor(config).save_pretrained(folder)
-    return fused.KimiK25FusedVisionProcessor.from_pretrained(folder, revision=None, trust_remote_code=False)
-
-
-def run_k25(cls: type, fused: types.ModuleType, folder: str) -> None:
-    processor = cls(image_processor=make(fused, kjp.KIMI_K25, folder), tokenizer=tokenizer(), media_token_id=1)
-    images = pictures("RGB")
-    chunks = [{"type": "image", "image": image, "uuid": None} for image in images]
-    chunks.append({"type": "video_chunk", "video_chunk": [images[0]] * 4, "uuid": None, "prompt": "", "video_idx": 0})
-    want = reference.preprocess(chunks, kjp.KIMI_K25)
-    text = "what is " + "<|media_pad|> " * len(chunks)
-    for flag in (True, False):
-        got = processor(
-            text=text, vision_chunks=[dict(c) for c in chunks], return_tensors="pt", do_rescale=flag, do_normalize=flag
+    def __init__(self, name: str, folder: str, *, on_device: bool) -> None:
+        k3 = name == "KimiK3"
+        self.modality = "image" if k3 else "vision_chunk"
+        self.placeholder = SPECIAL[1] if k3 else SPECIAL[0]
+        config = vllm("transformers_utils.configs.kimi_k3", "KimiK3Config")() if k3 else Kimi_K25Config()
+        config.image_token_id = config.media_placeholder_token_id = 1
+        config.image_placeholder = SPECIAL[1]
+        flags = {"do_rescale": False, "do_normalize": False} if on_device else {}
+        limits = types.SimpleNamespace(
+            merge_mm_processor_kwargs=lambda given: {**given, **flags},
+            mm_tensor_ipc="direct_rpc",
+            mm_hasher_algorithm="sha256",
+            mm_processor_cache_gb=1,
+            enable_mm_embeds=False,
+            allow_missing_mm_embeddings=False,
+            get_limit_per_prompt=lambda _: 999,
         )
-        values = got["pixel_values"].numpy()
-        if not flag:
-            assert values.dtype == np.uint8
-            values = kjp.normalize_lut(kjp.KIMI_K25, dtype="float32")[:, 0][values]
+        self.config = types.SimpleNamespace(
+            model=folder,
+            revision=None,
+            trust_remote_code=False,
+            hf_config=config,
+            dtype=torch.float32,
+            max_model_len=4096,
+            multimodal_config=limits,
+            get_multimodal_config=lambda: limits,
+        )
+        KimiImageProcessor(kjp.KIMI_K3 if k3 else kjp.KIMI_K25).save_pretrained(folder)
+        vllm("transformers_utils.processor", "cached_get_image_processor").cache_clear()
+        module = importlib.import_module(K3 if k3 else K25)
+        context = vllm("multimodal.processing.context", "InputProcessingContext")(self.config, tokenizer())
+        info = getattr(module, f"{name}ProcessingInfo")(context)
+        self.processor = getattr(module, f"{name}MultiModalProcessor")(
+            info, getattr(module, f"{name}DummyInputsBuilder")(info)
+        )
+
+    def apply(self, medias: list[Any], *, cache: Any = None) -> "Answer":
+        prompt = tokenizer()(f"what {self.placeholder * len(medias)} what")["input_ids"]
+        items = self.processor.info.parse_mm_data({self.modality: medias})
+        inputs = vllm("multimodal.processing.inputs", "ProcessorInputs")(
+            prompt=prompt, mm_data_items=items, mm_uuid_items=None, cache=cache
+        )
+        return self._answer(inputs)
+
+    def profile(self) -> "Answer":
+        """What vLLM sends through before it serves, to see how much memory the largest medium takes."""
+        return self._answer(self.processor.get_dummy_inputs(4096, {self.modality: 1}, {}))
+
+    def _answer(self, inputs: Any) -> "Answer":
+        out = self.processor.apply(inputs, vllm("multimodal.processing.context", "TimingContext")())
+        return Answer(out, self.modality)
+
+
+class Answer:
+    """Patches and grids that the model would get, and its prompt."""
+
+    def __init__(self, out: dict[str, Any], modality: str) -> None:
+        data = [item.get_data() for item in out["mm_kwargs"][modality]]
+        self.pixel_values = torch.cat([item["pixel_values"] for item in data]).numpy()
+        self.grid_thws = torch.stack([item["grid_thws"] for item in data]).numpy()
+        self.prompt = out["prompt_token_ids"]
+        self.num_tokens = [where.get_num_embeds() for where in out["mm_placeholders"][modality]]
+
+    def check(self, medias: list[Any], config: kjp.MediaProcConfig) -> None:
+        """Against the checkpoint's arithmetic; bytes after the look-up that the device would do."""
+        want = reference.preprocess(medias, config)
+        values = self.pixel_values
+        if values.dtype == np.uint8:
+            values = kjp.normalize_lut(config, dtype="float32")[:, 0][values]
         assert values.tobytes() == want.pixel_values.tobytes()
-        assert np.array_equal(got["grid_thws"].numpy(), want.grid_thws)
-        assert int((got["input_ids"] == 1).sum()) == sum(want.num_tokens)
-        print(f"vLLM's KimiK25Processor, flags {flag}: {values.shape}, equal to the reference, tokens agree")
+        assert np.array_equal(self.grid_thws, want.grid_thws)
+        assert self.num_tokens == list(want.num_tokens)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answer) and all(np.array_equal(vars(self)[k], vars(other)[k]) for k in vars(self))
+
+    __hash__ = None
 
 
-def run_k3(cls: type, fused: types.ModuleType, folder: str) -> None:
-    processor = cls(image_processor=make(fused, kjp.KIMI_K3, folder), tokenizer=tokenizer())
-    images = pictures("RGBA")
-    got = processor(text="what is", images=images, return_tensors="pt")
-    want = reference.preprocess(images, kjp.KIMI_K3)
-    assert got["pixel_values"].numpy().tobytes() == want.pixel_values.tobytes()
-    print(f"vLLM's KimiK3Processor with transparent pictures: {want.pixel_values.shape}, equal to the reference")
+def picture(mode: str, size: tuple[int, int], seed: int = 0) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 4), np.uint8)
+    return Image.fromarray(noise).convert(mode) if mode != "RGBA" else Image.fromarray(noise)
 
 
-def compare(theirs: type) -> None:
-    """On opaque pictures vLLM's own processor must agree: it has the checkpoint's arithmetic at mean and std 0.5."""
-    cfg = kjp.KIMI_K25.to_dict()["media_proc_cfg"]
-    chunks = [{"type": "image", "image": image} for image in pictures("RGB")]
-    got = theirs(media_proc_cfg=cfg).preprocess([dict(c) for c in chunks], return_tensors="pt")
-    ours = KimiImageProcessor(kjp.KIMI_K25).preprocess(chunks, return_tensors="pt")
-    different = int((got["pixel_values"] != ours["pixel_values"]).sum())
-    assert np.array_equal(got["grid_thws"].numpy(), ours["grid_thws"].numpy())
-    print(f"vLLM's own image processor: {different} of {ours['pixel_values'].numel()} values differ from ours")
+def encoded(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def vision_chunks() -> list[dict[str, Any]]:
+    """K2.5's: all modes, sizes at the limits, pictures as vLLM's loader gives them, chunks of one to four frames."""
+    modes = [picture(mode, (90, 70)) for mode in ("RGB", "L", "P", "1", "CMYK", "RGBA", "LA")]
+    sizes = [picture("RGB", size) for size in ((1, 1), (28, 28), (8000, 15), (15, 8000), (1792, 1792), (3000, 2000))]
+    loader = vllm("multimodal.media.image", "ImageMediaIO")()
+    loaded = [loader.load_bytes(encoded(picture(mode, (300, 200)))) for mode in ("RGB", "RGBA")]
+    frames = [picture("RGB", (640, 360), seed) for seed in range(4)]
+    chunks = [{"type": "image", "image": image, "uuid": None} for image in (*modes, *sizes, *loaded)]
+    more = {"uuid": None, "prompt": "", "video_idx": 0}
+    chunks += [{"type": "video_chunk", "video_chunk": frames[:count], **more} for count in range(1, 5)]
+    return chunks + KimiImageProcessor(kjp.KIMI_K25).split_video_chunks(frames + frames[:2], fps=2.0)
+
+
+def whole_requests(folder: str) -> dict[tuple[str, bool], Answer]:
+    answers = {}
+    for on_device in (True, False):
+        answers["KimiK25", on_device] = Model("KimiK25", folder, on_device=on_device).apply(vision_chunks())
+        pictures = [chunk["image"] for chunk in vision_chunks() if "image" in chunk]
+        answers["KimiK3", on_device] = Model("KimiK3", folder, on_device=on_device).apply(pictures)
+    return answers
+
+
+def check_places() -> None:
+    """Both models, imported before, take our class after vLLM's loader of plugins has run, and theirs after that."""
+    holders = [importlib.import_module(name) for name in (FUSED, K25, K3)]
+    theirs = [module.KimiK25FusedVisionProcessor for module in holders]
+    if any(p.name == "kimi_jax_prep" for p in entry_points(group="vllm.general_plugins")):
+        os.environ[integration.ENVIRONMENT_VARIABLE] = "1"
+        vllm("plugins", "load_general_plugins")()
+        assert integration._replaced
+        print("vLLM's load_general_plugins() installs ours")
+    else:
+        print("not tried with vLLM's loader of plugins: the kimi_jax_prep that is installed here is none")
+    print("install():", *integration.install(), sep="\n  ")
+    assert all(module.KimiK25FusedVisionProcessor is KimiImageProcessor for module in holders)
+    integration.uninstall()
+    assert [module.KimiK25FusedVisionProcessor for module in holders] == theirs
+
+
+def check_ours(answers: dict[tuple[str, bool], Answer], folder: str) -> None:
+    chunks = vision_chunks()
+    for chunk in chunks:
+        if hasattr(chunk.get("image"), "original_bytes"):
+            chunk["image"] = chunk["image"].media
+    for on_device in (True, False):
+        answer = answers["KimiK25", on_device]
+        answer.check(chunks, kjp.KIMI_K25)
+        what = f"{answer.pixel_values.dtype} {answer.pixel_values.shape}"
+        print(f"KimiK25 with ours, normalized on the device {on_device}: {what}, as the reference")
+    for name, config in (("KimiK25", kjp.KIMI_K25), ("KimiK3", kjp.KIMI_K3)):
+        model = Model(name, folder, on_device=True)
+        # vLLM's chat server would ask this class for it.
+        assert not hasattr(model.processor, "split_video_chunks")
+        assert type(model.processor.info.image_processor) is KimiImageProcessor
+        profile = model.profile()
+        frames = int(profile.grid_thws[0, 0])
+        assert profile.num_tokens[0] * frames * config.merge_kernel_size**2 == len(profile.pixel_values)
+        print(
+            f"{name} with ours, vLLM's profiling: {len(profile.pixel_values)} patches, {profile.num_tokens[0]} tokens"
+        )
+
+
+def compare(ours: dict[tuple[str, bool], Answer], folder: str) -> None:
+    """With the answers of vLLM's own processor to the same requests."""
+    for key, theirs in whole_requests(folder).items():
+        assert ours[key] == theirs, key
+        what = f"{theirs.pixel_values.size} values, grids, prompt"
+        print(f"{key[0]}, normalized on the device {key[1]}: equal to vLLM's own processor in {what}")
+    image = picture("RGBA", (300, 200))
+    loaded = vllm("multimodal.media.image", "ImageMediaIO")(image_mode=None).load_bytes(encoded(image))
+    theirs = Model("KimiK3", folder, on_device=False).apply([loaded])
+    theirs.check([image.convert("RGB")], kjp.KIMI_K3)
+    print("KimiK3 with vLLM's own processor: where alpha gets that far, it is dropped")
+
+
+def where_alpha_survives(folder: str) -> None:
+    """The checkpoints need a transparent picture as it is; vLLM paints it white in more than one place."""
+    image = picture("RGBA", (300, 200))
+    want = reference.preprocess([image], kjp.KIMI_K3).pixel_values
+    model = Model("KimiK3", folder, on_device=False)
+    caches = {"without cache": lambda: None}
+    if find_spec("cachetools"):
+        caches["with cache"] = lambda: vllm("multimodal.cache", "MultiModalProcessorOnlyCache")(model.config)
+    loader = vllm("multimodal.media.image", "ImageMediaIO")
+    forms = {
+        "PIL image": image,
+        "loaded with image_mode RGB": loader(image_mode="RGB").load_bytes(encoded(image)),
+        "loaded with image_mode None": loader(image_mode=None).load_bytes(encoded(image)),
+    }
+    print("a transparent picture for K3:")
+    for (form, media), (name, cache) in itertools.product(forms.items(), caches.items()):
+        survives = np.array_equal(model.apply([media], cache=cache()).pixel_values, want)
+        assert survives == (form.endswith("None") and name == "without cache")
+        print(f"  {form}, {name}: {'as the checkpoint paints it' if survives else 'on white'}")
+    model = Model("KimiK25", folder, on_device=False)
+    for name, cache in caches.items():
+        chunk = {"type": "image", "image": forms["loaded with image_mode None"], "uuid": None}
+        model.apply([chunk], cache=cache()).check([image.convert("RGB")], kjp.KIMI_K25)
+        print(f"for K2.5, loaded with image_mode None, {name}: alpha is dropped, as by the checkpoint")
+
+
+def device_table() -> None:
+    """The values that vLLM's normalization on the device gives the 256 bytes, next to the checkpoint's."""
+    norm = vllm("model_executor.layers.fusion.mm_input_norm", "FusedMMInputNorm")([0.5] * 3, [0.5] * 3, 1 / 255)
+    values = norm.forward_native(torch.arange(256, dtype=torch.uint8)[:, None].repeat(1, 3), torch.float32)
+    want = torch.tensor(kjp.normalize_lut(kjp.KIMI_K25, dtype="float32").tolist())
+    print(
+        f"normalized on the device: {int((values[:, 0] != want[:, 0]).sum())} of 256 values differ from the "
+        f"checkpoint's in float32, {int((values.bfloat16() != want.bfloat16())[:, 0].sum())} in bfloat16"
+    )
+
+
+def main(wheel: Path) -> None:
+    if not find_spec("pybase64"):
+        sys.modules["pybase64"] = base64  # the same functions
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        prefixes = tuple(name.replace(".", "/") for name in REAL)
+        names = [name for name in archive.namelist() if name.startswith(prefixes) and name.endswith(".py")]
+        archive.extractall(folder, names)
+        print(f"{wheel.name}: {len(names)} files")
+        sys.meta_path.insert(0, Wheel(Path(folder)))
+        check_places()
+
+        integration.install()
+        ours = whole_requests(folder)
+        check_ours(ours, folder)
+        where_alpha_survives(folder)
+        integration.uninstall()
+        if find_spec("numba"):
+            compare(ours, folder)
+        else:
+            print("not compared with vLLM's own image processor: numba is missing")
+        device_table()
 
 
 if __name__ == "__main__":

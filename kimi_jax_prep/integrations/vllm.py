@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -41,8 +42,9 @@ def install() -> tuple[Replaced, ...]:
       What was replaced in this process, now or before.
 
     Raises:
-      ImportError: vLLM is not installed.
-      RuntimeError: this vLLM keeps its processor elsewhere; nothing was changed.
+      ImportError: vLLM is not installed, or itself fails to import; nothing was changed.
+      RuntimeError: this vLLM keeps its processor elsewhere, or its models do not take it from there; nothing was
+        changed.
     """
     if not _replaced:
         for module, name, value in _replacements():
@@ -57,6 +59,12 @@ def install() -> tuple[Replaced, ...]:
 
 def uninstall() -> None:
     """Put back what `install` replaced in this process, and start no further process with it."""
+    if _replaced:
+        ours, theirs = getattr(_replaced[0][0], _CLASS), _replaced[0][2]
+        # Models that were imported since then have copied our class.
+        for model in (sys.modules.get(name) for name in (_K25, _K3)):
+            if model is not None and getattr(model, _CLASS, None) is ours:
+                setattr(model, _CLASS, theirs)
     while _replaced:
         module, name, before = _replaced.pop()
         setattr(module, name, before)
@@ -72,8 +80,10 @@ def plugin() -> None:
 def _replacements() -> list[tuple[ModuleType, str, Any]]:
     """Everything is looked up before anything is changed."""
     try:
-        importlib.import_module("vllm")
-    except ImportError as err:
+        vllm = importlib.import_module("vllm")
+    except ModuleNotFoundError as err:
+        if err.name != "vllm":
+            raise
         raise ImportError("vLLM is not installed here; install it first: pip install vllm") from err
     from kimi_jax_prep.processor import KimiImageProcessor
 
@@ -83,19 +93,36 @@ def _replacements() -> list[tuple[ModuleType, str, Any]]:
     found: list[tuple[ModuleType, str, Any]] = [(_module(name), _CLASS, KimiImageProcessor) for name in holders]
     if not has_numba:
         found.append((_module(_K25, _QUESTION), _QUESTION, _yes))
+    for name in (_K25, _K3):
+        _check_model(Path(vllm.__path__[0]), name)
     return found
 
 
 def _module(name: str, attribute: str = _CLASS) -> ModuleType:
     try:
         module = importlib.import_module(name)
-        getattr(module, attribute)
-    except (ImportError, AttributeError) as err:
-        raise RuntimeError(
-            f"vLLM {_version()} has no `{attribute}` in `{name}`: it is not laid out as vLLM 0.33, which is what is "
-            "known here. Nothing was changed."
-        ) from err
+    except ModuleNotFoundError as err:
+        if err.name is None or not f"{name}.".startswith(f"{err.name}."):
+            raise  # something else that vLLM needs is missing
+        raise _another_layout(attribute, name) from err
+    if not hasattr(module, attribute):
+        raise _another_layout(attribute, name)
     return module
+
+
+def _check_model(folder: Path, name: str) -> None:
+    """The model takes its class from where it is replaced. Read, not imported: K3's would load its GPU kernels."""
+    file = folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if _SOURCE not in text or _CLASS not in text:
+        raise _another_layout(_CLASS, name)
+
+
+def _another_layout(attribute: str, module: str) -> RuntimeError:
+    return RuntimeError(
+        f"vLLM {_version()} has no `{attribute}` in `{module}`: it is not laid out as vLLM 0.33, the one known "
+        "here. Nothing was changed."
+    )
 
 
 def _version() -> str:
