@@ -45,6 +45,8 @@ Run = Callable[[Iterable[Callable[[], None]]], None]
 Tile = Any
 """A (ROWS, COLUMNS) array of words, on the device."""
 
+# Times what is needed. From about there on Pillow takes less of a core's time.
+_MOST_WASTE = 4
 # Taps of the sizes met last: those of a video or a camera come again and again.
 _AXES = Cache(max_bytes=64 << 20)
 _SCRATCH = threading.local()
@@ -67,6 +69,12 @@ class Resize(NamedTuple):
     def down(self) -> VerticalPass | None:
         """The program of the vertical pass, if there is one."""
         return VerticalPass(self.vertical.taps, self.channels) if self.vertical.taps else None
+
+    def waste(self, size_in: tuple[int, int], size_out: tuple[int, int]) -> float:
+        """How many times as much is computed as is needed: a picture of 100 x 30,000 fills few columns of its tiles."""
+        taps = self.horizontal.taps, self.vertical.taps
+        computed = len(self.horizontal.tiles) * len(self.vertical.tiles) * ROWS * COLUMNS * sum(taps)
+        return computed / (size_out[0] * (size_in[1] * taps[0] + size_out[1] * taps[1]))
 
 
 def place(image: Image.Image, plan: MediaPlan, config: MediaProcConfig, canvas: Words, run: Run) -> None:
@@ -93,7 +101,7 @@ def place(image: Image.Image, plan: MediaPlan, config: MediaProcConfig, canvas: 
         if not resized and image.getchannel("A").getextrema()[0] == 255:
             out[:] = _all(image)  # 1 * rgb + 0 * board
             return
-        resize = plan_resize(image.size, size, channels=4)
+        resize = _worthwhile(image.size, size, channels=4)
         programs = _ready(resize.across, resize.down, CompositeTile()) if resize else None
         if resize and programs:
             blend = _blender(background, programs[CompositeTile()], premultiplied=resized)
@@ -103,7 +111,7 @@ def place(image: Image.Image, plan: MediaPlan, config: MediaProcConfig, canvas: 
         out[:] = _all(to_rgb(image, background))
         return
     elif not last or image.mode == "RGB" or (image.mode == "L" and not transparent):
-        resize = plan_resize(image.size, size, channels=3)
+        resize = _worthwhile(image.size, size, channels=3)
         programs = _ready(resize.across, resize.down) if resize else None
         if resize and programs:
             run(_tasks(Pixels(to_rgb(image, background)), resize, programs, None, out))
@@ -113,6 +121,14 @@ def place(image: Image.Image, plan: MediaPlan, config: MediaProcConfig, canvas: 
 
 def _all(image: Image.Image) -> Words:
     return Pixels(image).box(0, image.height, 0, image.width)
+
+
+def _worthwhile(size_in: tuple[int, int], size_out: tuple[int, int], *, channels: int) -> Resize | None:
+    """The launches, or None where Pillow takes less time."""
+    resize = plan_resize(size_in, size_out, channels=channels)
+    # Where nothing is resized, the tiles only blend.
+    wasteful = resize is not None and size_in != size_out and resize.waste(size_in, size_out) > _MOST_WASTE
+    return None if wasteful else resize
 
 
 def plan_resize(size_in: tuple[int, int], size_out: tuple[int, int], *, channels: int) -> Resize | None:

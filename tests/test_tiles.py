@@ -145,3 +145,13 @@ def test_straight_table_is_pillows_division():
     want = np.asarray(image.convert("RGBA"))[..., 0]
     assert_bit_equal(straight_table(premultiplied=True), want, what="RGBa to RGBA")
     assert_bit_equal(straight_table(premultiplied=False)[77], np.arange(256, dtype=np.uint8), what="identity")
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_long_thin_pictures_are_left_to_pillow(channels):
+    # They fill few columns or rows of the tiles: what would be computed for nothing takes longer than Pillow.
+    for size_in, size_out in (((100, 30_000), (23, 7168)), ((8_000, 30), (7168, 26)), ((65_616, 100), (7168, 10))):
+        assert _frames.plan_resize(size_in, size_out, channels=channels) is not None
+        assert _frames._worthwhile(size_in, size_out, channels=channels) is None
+    for size_in, size_out in (((2048, 2048), (1795, 1795)), ((400, 16_000), (179, 7168)), ((60, 60), (60, 60))):
+        assert _frames._worthwhile(size_in, size_out, channels=channels) is not None
