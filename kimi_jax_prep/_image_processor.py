@@ -33,7 +33,7 @@ from kimi_jax_prep._keywords import (
     sizes_of,
 )
 from kimi_jax_prep._options import OPTIONS, MediaOptions, check_keywords
-from kimi_jax_prep._pretrained import config_file, names_a_path, read_config
+from kimi_jax_prep._pretrained import config_file, names_a_path, read_config, same_model
 from kimi_jax_prep._tables import output_dtype
 from kimi_jax_prep._tensors import converter
 from kimi_jax_prep.media import open_media
@@ -315,7 +315,7 @@ class KimiImageProcessor(BaseImageProcessor):
         given |= {name: kwargs.pop(name) for name in OURS if name in kwargs}
         config = MediaProcConfig.from_dict(values)
         if "media_proc_cfg" in kwargs:
-            config = _same_model(config, kwargs.pop("media_proc_cfg"))
+            config = same_model(config, kwargs.pop("media_proc_cfg"))
         if {"max_patches", "size"} & kwargs.keys():
             theirs = {name: kwargs.pop(name) for name in ("max_patches", "size") if name in kwargs}
             kwargs = {**kwargs, **sizes_of(theirs)}
@@ -357,23 +357,6 @@ class KimiImageProcessor(BaseImageProcessor):
         return config, options
 
 
-def _same_model(config: MediaProcConfig, given: Mapping[str, Any] | MediaProcConfig) -> MediaProcConfig:
-    """The config that was given, if it is for the model that a folder's own config is for.
-
-    Raises:
-      ConfigError: only one of the two paints a background behind transparent pixels.
-    """
-    if not isinstance(given, MediaProcConfig):
-        given = MediaProcConfig.from_dict({"media_proc_cfg": given})
-    if (config.transparent_bg_config is None) != (given.transparent_bg_config is None):
-        this, other = ("K2.5", "K3") if config.transparent_bg_config is None else ("K3", "K2.5")
-        raise ConfigError(
-            f"this is a folder of {this} (by `transparent_bg_config`) but `media_proc_cfg` is {other}'s, which treats "
-            "transparent pixels in another way; leave `media_proc_cfg` out, or load the other folder."
-        )
-    return given
-
-
 def _is_video(media: Any) -> bool:
     return isinstance(media, Mapping) and media.get("type") in ("video", "video_chunk")
 
@@ -397,11 +380,13 @@ def _transformers_names(batch: PatchBatch, is_image: Sequence[bool]) -> dict[str
 def as_list(medias: Any) -> list[Any]:
     """Media as a list; one medium becomes a list of one."""
     one = (str, bytes, bytearray, memoryview, Mapping, os.PathLike)
-    # Arrays have a shape and open files can be read; both could also be iterated over, with nonsense coming out.
+    # Arrays have a shape, open files can be read, and vLLM's pictures have their bytes beside them: all of them could
+    # also be iterated over, with nonsense coming out.
     if (
         isinstance(medias, one)
         or hasattr(medias, "shape")
         or hasattr(medias, "read")
+        or hasattr(medias, "original_bytes")
         or not isinstance(medias, Iterable)
     ):
         return [medias]

@@ -1,7 +1,6 @@
 """A list of media as the rows of a result, and what is wrong with those that cannot be read."""
 
-import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,16 +29,20 @@ class Failures(dict[int, Exception]):
         super().__init__()
         self._skip = skip
 
-    @contextlib.contextmanager
-    def about(self, i: int) -> Iterator[None]:
+    def about(self, i: int) -> "_About":
         """Errors inside say which medium they are about."""
-        try:
-            yield
-        except PrepError as err:
+        return _About(self, i)
+
+    def note(self, i: int, err: BaseException | None) -> bool:
+        """Name the medium in an error and keep it, or raise it. False for what is no error of a medium."""
+        if isinstance(err, PrepError):
             self._note(i, type(err)(f"medias[{i}]: {err}"), err)
-        except OSError as err:
+        elif isinstance(err, OSError):
             # A missing file stays a FileNotFoundError, with the place in the list in front.
             self._note(i, type(err)(err.errno, f"medias[{i}]: {err.strerror or err}", err.filename), err)
+        else:
+            return False
+        return True
 
     def _note(self, i: int, error: Exception, cause: Exception) -> None:
         if not self._skip:
@@ -56,6 +59,19 @@ class Failures(dict[int, Exception]):
             link.__traceback__ = None
             link = link.__cause__ or link.__context__
         self.setdefault(i, error)
+
+
+class _About:
+    """Not a generator with a decorator: in Python 3.13 the decorator's frame makes a cycle with the error."""
+
+    def __init__(self, failures: Failures, i: int) -> None:
+        self._failures, self._i = failures, i
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, err: BaseException | None, traceback: object) -> bool:
+        return self._failures.note(self._i, err)
 
 
 def open_items(medias: Iterable[Any], config: MediaProcConfig, options: MediaOptions, failures: Failures) -> list[Item]:

@@ -2,9 +2,11 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kimi_jax_prep._config import MediaProcConfig
 from kimi_jax_prep._errors import ConfigError
 
 _CONFIG_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -54,3 +56,20 @@ def read_config(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds a {type(values).__name__}; expected a JSON object.")
     return values
+
+
+def same_model(config: MediaProcConfig, given: Mapping[str, Any] | MediaProcConfig) -> MediaProcConfig:
+    """The config that was given, if it is for the model that a folder's own config is for.
+
+    Raises:
+      ConfigError: only one of the two paints a background behind transparent pixels.
+    """
+    if not isinstance(given, MediaProcConfig):
+        given = MediaProcConfig.from_dict({"media_proc_cfg": given})
+    if (config.transparent_bg_config is None) != (given.transparent_bg_config is None):
+        this, other = ("K2.5", "K3") if config.transparent_bg_config is None else ("K3", "K2.5")
+        raise ConfigError(
+            f"this is a folder of {this} (by `transparent_bg_config`) but `media_proc_cfg` is {other}'s, which treats "
+            "transparent pixels in another way; leave `media_proc_cfg` out, or load the other folder."
+        )
+    return given

@@ -615,7 +615,9 @@ def test_few_frames_are_alive_at_once():
     def alive() -> int:
         return sum(type(thing) is av.VideoFrame for thing in gc.get_objects())
 
-    most = max(alive() for _ in VideoFile(clip(200)).frames(range(0, 200, 3)))
+    # Looking at every object of the process takes long.
+    frames = enumerate(VideoFile(clip(200)).frames(range(0, 200, 3)))
+    most = max(alive() for i, _ in frames if i % 16 == 0)
     assert 0 < most < 10
 
 
