@@ -117,7 +117,7 @@ class KimiProcessor(ProcessorMixin):
         medias: Any = None,
         messages: Any = None,
         return_tensors: Any = None,
-        expand: bool = False,
+        expand: bool = True,
         **kwargs: Any,
     ) -> KimiInputs:
         """One batch of model inputs.
@@ -134,8 +134,8 @@ class KimiProcessor(ProcessorMixin):
             parts `{"type": "image", "image": ...}`, `image_url`, `video` and `video_url`, or come in `medias` if all
             parts leave theirs out.
           return_tensors: "np", "pt", "jax", or None for lists of ids and NumPy arrays of pixels.
-          expand: whether an image or chunk has as many `<|media_pad|>` ids as tokens. Without it there is one, which
-            the checkpoint's own model replaces by itself.
+          expand: whether an image or chunk has as many `<|media_pad|>` ids as tokens. With False there is one, which
+            the checkpoint's own model and vLLM replace by themselves.
           **kwargs: of lengths, by the words of transformers' tokenizers: `padding`, `truncation`, `max_length`,
             `pad_to_multiple_of`, `padding_side`, `truncation_side`, `add_special_tokens` (they count expanded ids). Of
             templates: `add_generation_prompt`, `continue_final_message`, `tools`, `documents`, `chat_template`, and a

@@ -98,7 +98,7 @@ def test_one_text_with_image_and_video():
     plain = ids_of(text.replace(VIDEO, "".join(chunk["prompt"] for chunk in chunks)))
     batch = kjp.preprocess([image, video], config=K25)
 
-    short = processor()(text=text, medias=[image, video])
+    short = processor()(expand=False, text=text, medias=[image, video])
     assert list(short) == ["input_ids", "attention_mask", "pixel_values", "grid_thws"]
     assert short["input_ids"] == [plain]
     assert short["attention_mask"] == [[1] * len(plain)]
@@ -179,7 +179,7 @@ def test_k3_prompts_hold_the_size_before_any_resize():
         ids[start:end] = [PAD_ID]
     assert ids == ids_of(f"a{prompts[0]}b{prompts[1]}")
     assert_bit_equal(got["pixel_values"], batch.pixel_values, what="pixel_values")
-    ready = processor(K3)(text=f"a{prompts[0]}b{IMAGE3}", medias=[image, clear])
+    ready = processor(K3)(expand=False, text=f"a{prompts[0]}b{IMAGE3}", medias=[image, clear])
     assert ready["input_ids"] == [ids]
 
 
@@ -232,12 +232,12 @@ def test_ready_made_chunks_stand_alone_or_for_a_video():
 def test_a_video_processor_of_ones_own_decides_the_frames():
     # Whoever samples otherwise passes chunks; their prompts are taken as they are.
     chunk = {"type": "video_chunk", "video_chunk": [picture()] * 4, "prompt": f"noon {IMAGE}"}
-    assert processor()(text=VIDEO, medias=[chunk])["input_ids"] == [ids_of(f"noon {IMAGE}")]
+    assert processor()(expand=False, text=VIDEO, medias=[chunk])["input_ids"] == [ids_of(f"noon {IMAGE}")]
 
 
 @pytest.mark.parametrize("medias", [[[picture()], [], None], [picture()], (m for m in [picture()])], ids=str)
 def test_texts_without_media_may_stand_between(medias):
-    got = processor()(text=[IMAGE, "alone", ""], medias=medias, padding=True, return_tensors="np")
+    got = processor()(expand=False, text=[IMAGE, "alone", ""], medias=medias, padding=True, return_tensors="np")
     assert [len(spans) for spans in got.media_spans] == [1, 0, 0]
     assert got["input_ids"].shape == got["attention_mask"].shape == (3, len(ids_of(IMAGE)))
     assert not got["attention_mask"][2].any()
@@ -328,7 +328,7 @@ def test_template_options_pass_through():
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     options = {"add_generation_prompt": True, "tools": tools, "chat_template_kwargs": {"thinking": True}}
     assert one.apply_chat_template(MESSAGES, **options) == f"tools 1{short}think"
-    got = one(messages=MESSAGES, **options)
+    got = one(messages=MESSAGES, expand=False, **options)
     prompts = "".join(chunk["prompt"] for chunk in KimiImageProcessor().split_video_chunks(film(6)))
     assert got["input_ids"] == [ids_of(f"tools 1{short}think".replace(VIDEO, prompts))]
     assert one.apply_chat_template(MESSAGES, "just this") == "just this"
@@ -427,8 +427,8 @@ def test_the_tokenizers_own_limit_holds():
 def test_results_are_of_the_kind_asked_for(kind):
     if kind == "pt":
         pytest.importorskip("torch", reason="torch is an extra")
-    want = processor()(text=[IMAGE, "x"], medias=[picture()], padding=True, return_tensors="np")
-    got = processor()(text=[IMAGE, "x"], medias=[picture()], padding=True, return_tensors=kind)
+    want = processor()(expand=False, text=[IMAGE, "x"], medias=[picture()], padding=True, return_tensors="np")
+    got = processor()(expand=False, text=[IMAGE, "x"], medias=[picture()], padding=True, return_tensors=kind)
     assert list(got) == list(want)
     assert got.media_spans == want.media_spans == [[IMAGE_SPAN], []]
     for name in got:
