@@ -1,11 +1,14 @@
 """A list of media as the rows of a result, and what is wrong with those that cannot be read."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Shaped
+from PIL import Image
 
+from kimi_jax_prep._arrays import is_array
 from kimi_jax_prep._config import MediaProcConfig
 from kimi_jax_prep._errors import PrepError
 from kimi_jax_prep._geometry import MediaPlan, total_patches
@@ -76,7 +79,7 @@ class _About:
 
 def open_items(medias: Iterable[Any], config: MediaProcConfig, options: MediaOptions, failures: Failures) -> list[Item]:
     """Every image and chunk of a list with its plan. Only headers are read."""
-    if isinstance(medias, str | bytes | dict) or not isinstance(medias, Iterable) or hasattr(medias, "getbands"):
+    if _is_one_medium(medias) or not isinstance(medias, Iterable):
         raise TypeError(f"`medias` is a list of media; got one {type(medias).__name__}. Put it in a list.")
     items = []
     for i, media in enumerate(medias):
@@ -98,3 +101,9 @@ def without(
         bool
     )
     return pixel_values[keep], [item for item in items if item.source not in failures]
+
+
+def _is_one_medium(medias: Any) -> bool:
+    """Whether it is a medium that could also be iterated over, with nonsense coming out."""
+    one = (str, bytes, bytearray, memoryview, Mapping, os.PathLike, Image.Image)
+    return isinstance(medias, one) or hasattr(medias, "read") or (is_array(medias) and medias.ndim < 4)

@@ -5,6 +5,7 @@ import dataclasses
 import io
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from bits import assert_bit_equal
@@ -175,11 +176,32 @@ def test_a_missing_file_stays_file_not_found(tmp_path):
     assert caught.value.filename == str(missing)
 
 
-@pytest.mark.parametrize("medias", [noise("RGB", 9, 9), b"abc", "abc", {"type": "image"}, None, 3])
+ONE = [
+    noise("RGB", 9, 9),
+    b"abc",
+    bytearray(b"abc"),
+    "abc",
+    {"type": "image"},
+    None,
+    3,
+    Path("a.png"),
+    io.BytesIO(b"a\nb"),
+]
+ONE += [np.zeros((9, 9, 3), np.uint8), np.zeros((9, 9), np.uint8), jax.numpy.zeros((3, 9, 9), jax.numpy.uint8)]
+
+
+@pytest.mark.parametrize("medias", ONE, ids=lambda m: type(m).__name__)
 @pytest.mark.usefixtures("unchecked")
 def test_one_medium_is_not_a_list(medias):
     with pytest.raises(TypeError, match=rf"got one {type(medias).__name__}\. Put it in a list"):
         preprocess(medias)
+
+
+def test_an_array_of_pictures_is_a_list_of_them():
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), np.uint8)
+    got, want = preprocess(pictures), preprocess(list(pictures))
+    assert_bit_equal(got.pixel_values, want.pixel_values, what="patches")
+    assert len(got) == 3
 
 
 @pytest.mark.parametrize(
