@@ -93,6 +93,11 @@ def open_media(media: Any, config: MediaProcConfig, options: MediaOptions = _DEF
         raise MediaError(f"'video_chunk' holds a list of frames; got {type(content).__name__}.")
     if not frames:
         raise MediaError("a video chunk has at least one frame; got none.")
+    if len(frames) > config.temporal_merge_kernel_size:
+        raise MediaError(
+            f"a video chunk has at most {config.temporal_merge_kernel_size} frames (`temporal_merge_kernel_size`); got "
+            f"{len(frames)}. A whole video is {{'type': 'video', 'video': frames}}."
+        )
     opened = _open_frames(dict(enumerate(frames)), _frame_options(content, options))
     return (Medium(tuple(opened.values()), is_chunk=True, prompt=media.get("prompt")),)
 

@@ -55,6 +55,10 @@ def _frames_and_plan(media: Any, config: MediaProcConfig) -> tuple[list[Image.Im
         sizes = {frame.size for frame in frames}
         if len(sizes) != 1:
             raise MediaError(f"a video chunk has at least one frame, all of one size; got sizes {sorted(sizes)}.")
+        if len(frames) > config.temporal_merge_kernel_size:
+            raise MediaError(
+                f"a video chunk has at most {config.temporal_merge_kernel_size} frames; got {len(frames)}."
+            )
         width, height = frames[0].size
         return frames, plan_chunk(width=width, height=height, num_frames=len(frames), config=config)
     image = _open(media["image"] if isinstance(media, dict) and media.get("type") == "image" else media)

@@ -149,7 +149,7 @@ BAD = {
     "cut short": (broken(), MediaError, "cannot decode"),
     "unknown type": ({"type": "audio", "audio": b""}, MediaError, "'audio'"),
     "no frames": ({"type": "video_chunk", "video_chunk": []}, MediaError, "at least one frame"),
-    "five frames": ({"type": "video_chunk", "video_chunk": [noise("L", 9, 9)] * 5}, PlanError, "got 5"),
+    "five frames": ({"type": "video_chunk", "video_chunk": [noise("L", 9, 9)] * 5}, MediaError, "got 5"),
 }
 
 
