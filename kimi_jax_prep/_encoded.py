@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import io
 import os
 import re
 import string
@@ -40,6 +41,8 @@ def _not_empty(data: bytes) -> bytes:
 
 
 def _read(file: Any) -> bytes:
+    if isinstance(file, io.TextIOBase):
+        raise MediaError("a file object is open in binary mode ('rb'); this one is open as text.")
     try:
         position = file.tell()
         file.seek(0)
@@ -49,7 +52,7 @@ def _read(file: Any) -> bytes:
         data = file.read()
         file.seek(position)
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise MediaError(f"a file object is open in binary mode ('rb'); this one reads {type(data).__name__}.")
+        raise MediaError(f"a file object reads bytes; this one reads {type(data).__name__}.")
     return bytes(data)
 
 

@@ -1,6 +1,7 @@
 """What is a medium, and what is refused: kind by kind."""
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -200,3 +201,26 @@ def test_a_palette_picture_without_its_palette_is_refused(backend):
         reference.preprocess([broken], KIMI_K3).pixel_values,
         what="K3",
     )
+
+
+def test_files_are_read_from_their_start_and_left_where_they_were(tmp_path):
+    data = encoded()
+    for position in (0, 5, len(data)):
+        stream = io.BytesIO(data)
+        stream.seek(position)
+        assert pixels_of(stream).tobytes() == PIXELS.tobytes()
+        assert stream.tell() == position
+    path = tmp_path / "picture.png"
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        assert pixels_of(file).tobytes() == PIXELS.tobytes()
+        assert not file.closed
+    reading, writing = os.pipe()
+    os.write(writing, data)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pixels_of(pipe).tobytes() == PIXELS.tobytes()
+    with path.open(encoding="latin-1") as text, pytest.raises(MediaError, match="open as text"):
+        open_medium(text)
+    with path.open(encoding="utf-8") as text, pytest.raises(MediaError, match="open as text"):
+        open_medium({"type": "image", "image": text})
