@@ -31,6 +31,7 @@ from kimi_jax_prep._keywords import (
     KimiImagesKwargs,
     refuse_misspelt,
     sizes_of,
+    without_fixed,
 )
 from kimi_jax_prep._options import OPTIONS, MediaOptions, check_keywords
 from kimi_jax_prep._pretrained import config_file, names_a_path, read_config, same_model
@@ -162,6 +163,11 @@ class KimiImageProcessor(BaseImageProcessor):
         """
         convert = converter(return_tensors)
         medias = as_list(medias)
+        if self.names == "transformers":
+            # Its processors pass pictures on in one list for each text, or as one array.
+            nested = (m if isinstance(m, list | tuple) else [m] for m in medias)
+            medias = [m for each in nested for m in each]
+            medias = [m for each in medias for m in (each if getattr(each, "ndim", 0) == 4 else [each])]
         batch = self.to_batch(medias, do_rescale=do_rescale, do_normalize=do_normalize, **overrides)
         if not medias:
             return BatchFeature({})
@@ -345,8 +351,9 @@ class KimiImageProcessor(BaseImageProcessor):
         """Config and options of one call."""
         if not overrides:
             return self.config, self.options
+        overrides = without_fixed(overrides)
         check_keywords(overrides, CALL_KEYWORDS)
-        sizes = {name: value for name, value in overrides.items() if name not in OPTIONS}
+        sizes = {name: overrides[name] for name in (*OVERRIDES, *TRANSFORMERS_OVERRIDES) if name in overrides}
         options = self.options.replace(**{name: value for name, value in overrides.items() if name in OPTIONS})
         config = replace(self.config, **sizes_of(sizes))
         if config.patch_limit_on_one_side > max(_MOST_PATCHES_ON_ONE_SIDE, self.config.patch_limit_on_one_side):

@@ -64,7 +64,8 @@ def _split_parts(parts: Sequence[Any], medias: list[Any]) -> list[Any]:
             continue
         in_chunks = False
         # The key stays, for templates that look for it; what it holds does not.
-        slim.append({"type": kind} if key is None else {"type": kind, key: _emptied(part[key])})
+        rest = {name: value for name, value in part.items() if name not in _KEYS[kind]}
+        slim.append(rest if key is None else {**rest, key: _emptied(part[key])})
     return slim
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -44,8 +45,8 @@ class MediaOptions:
                 raise PlanError(f"`{name}` is {getattr(self, name)!r}; expected True or False.")
         for name in ("max_pixels", "max_frames"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise PlanError(f"`{name}` is {value!r}; expected a positive whole number or None.")
+            if value is not None:
+                object.__setattr__(self, name, _positive_int(name, value))
         _one_of("sixteen_bit", self.sixteen_bit, SIXTEEN_BIT)
         _one_of("input_data_format", self.input_data_format, (*INPUT_DATA_FORMATS, None))
 
@@ -80,6 +81,14 @@ def check_keywords(given: Iterable[str], valid: Iterable[str]) -> None:
             near = difflib.get_close_matches(name, valid, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(map(repr, valid))}."
             raise TypeError(f"got an unexpected keyword argument {name!r}; {hint}")
+
+
+def _positive_int(name: str, value: object) -> int:
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        number = operator.index(value)  # type: ignore[arg-type]  # has __index__
+        if number > 0:
+            return number
+    raise PlanError(f"`{name}` is {value!r}; expected a positive whole number or None.")
 
 
 def _one_of(name: str, value: object, valid: tuple[object, ...]) -> None:

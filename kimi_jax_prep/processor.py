@@ -5,6 +5,7 @@ else in transformers changes until `register` is called.
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import AutoImageProcessor, AutoProcessor, PreTrainedConfig
@@ -16,8 +17,10 @@ from kimi_jax_prep._kimi_processor import KimiInputs, KimiProcessor
 __all__ = ["KimiImageProcessor", "KimiInputs", "KimiProcessor", "register"]
 
 BACKEND = "jax"
-# Types in a folder's files that mean a picture is cut as Kimi's; checkpoints name none and nest `media_proc_cfg`.
+# What says that a folder's pictures are cut as Kimi's: checkpoints name no type, and nest `media_proc_cfg`.
 _TYPES = ("KimiImageProcessor", "Kimi_K25ImageProcessor")
+_MODEL_TYPES = ("kimi_k25", "kimi_k3")
+_KEYS = ({"media_proc_cfg"}, {"in_patch_limit", "patch_limit_on_one_side"})
 
 
 class _OurConfig(PreTrainedConfig):
@@ -47,7 +50,10 @@ def register() -> None:
         if kwargs.get("backend") == BACKEND:
             rest = {k: v for k, v in kwargs.items() if k not in ("backend", "config", "use_fast", "trust_remote_code")}
             values, _ = ImageProcessingMixin.get_image_processor_dict(pretrained_model_name_or_path, **rest)
-            if "media_proc_cfg" in values or values.get("image_processor_type") in _TYPES:
+            if (
+                _is_kimis(values)
+                or _model_type(kwargs.get("config"), pretrained_model_name_or_path, rest) in _MODEL_TYPES
+            ):
                 return KimiImageProcessor.from_pretrained(pretrained_model_name_or_path, *args, **rest)
         return original(cls, pretrained_model_name_or_path, *args, **kwargs)
 
@@ -56,6 +62,20 @@ def register() -> None:
 
 
 # Under every backend, since any may be the one that transformers prefers when none is asked for.
+def _is_kimis(values: Mapping[str, Any]) -> bool:
+    return str(values.get("image_processor_type")).startswith(_TYPES) or any(keys <= values.keys() for keys in _KEYS)
+
+
+def _model_type(config: Any, name: Any, hub: Mapping[str, Any]) -> str | None:
+    """Of the model that a folder holds, by its config.json, if there is one."""
+    if config is not None:
+        return getattr(config, "model_type", None)
+    try:
+        return PreTrainedConfig.get_config_dict(name, **hub)[0].get("model_type")
+    except OSError:
+        return None
+
+
 AutoImageProcessor.register(
     _OurConfig,
     image_processor_classes=_Classes.fromkeys((BACKEND, "torchvision", "pil"), KimiImageProcessor),

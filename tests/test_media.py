@@ -8,7 +8,7 @@ import pytest
 from bits import assert_bit_equal
 from PIL import Image, ImageFile
 
-from kimi_jax_prep import KIMI_K3, KIMI_K25, MediaError, Preprocessor, reference
+from kimi_jax_prep import KIMI_K3, KIMI_K25, MediaError, PlanError, Preprocessor, reference
 from kimi_jax_prep._colour import render
 from kimi_jax_prep._options import MediaOptions
 from kimi_jax_prep.media import open_media
@@ -224,3 +224,13 @@ def test_files_are_read_from_their_start_and_left_where_they_were(tmp_path):
         open_medium(text)
     with path.open(encoding="utf-8") as text, pytest.raises(MediaError, match="open as text"):
         open_medium({"type": "image", "image": text})
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", ["max_pixels", "max_frames"])
+def test_limits_are_whole_numbers_of_any_kind(name):
+    assert getattr(MediaOptions(**{name: np.int64(7)}), name) == 7
+    assert getattr(MediaOptions(**{name: None}), name) is None
+    for bad in (0, -1, True, 1.5, "7"):
+        with pytest.raises(PlanError, match=f"`{name}` is"):
+            MediaOptions(**{name: bad})

@@ -15,6 +15,7 @@ from datasets.fingerprint import Hasher
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoImageProcessor, Kimi_K25Processor, PreTrainedTokenizerFast
+from transformers.image_utils import SizeDict
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils import is_torchvision_available
@@ -77,6 +78,32 @@ def test_auto_with_our_backend_reads_transformers_own_dialect(tmp_path):
     processor = AutoImageProcessor.from_pretrained(tmp_path, backend="jax", names="transformers")
     want = reference.preprocess(PICTURES, K25)
     assert_bit_equal(processor(PICTURES)["pixel_values"], want.pixel_values, what="patches")
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("values", "model_type"),
+    [
+        (K25.to_dict()["media_proc_cfg"], "kimi_k25"),
+        ({"max_patches": 16384, "size": {"max_height": 512, "max_width": 512}}, "kimi_k25"),
+        ({"in_patch_limit": 16384, "patch_limit_on_one_side": 512}, None),
+        (
+            {
+                "image_processor_type": "Kimi_K25ImageProcessorFast",
+                "max_patches": 16384,
+                "size": {"max_height": 512, "max_width": 512},
+            },
+            None,
+        ),
+    ],
+)
+def test_auto_finds_kimis_folders_by_their_model_too(tmp_path, values, model_type):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(values))
+    if model_type:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    processor = AutoImageProcessor.from_pretrained(tmp_path, backend="jax")
+    assert type(processor) is KimiImageProcessor
+    assert (processor.config.in_patch_limit, processor.config.patch_limit_on_one_side) == (16384, 512)
 
 
 @pytest.mark.usefixtures("registered")
@@ -211,6 +238,10 @@ def test_sizes_may_be_overridden_by_transformers_names():
         )
     with pytest.raises(ValueError, match="must be equal"):
         processor(PICTURES, size={"max_height": 8, "max_width": 9})
+    with pytest.raises(kjp.ConfigError, match=r"`size` is .*'max_height': n"):
+        processor(PICTURES, size={"height": 8, "width": 8})
+    counted = processor.media_tokens_calculator(PICTURES[2], max_patches=64, do_rescale=False, do_normalize=False)
+    assert counted == processor(PICTURES[2], in_patch_limit=64)["grid_thws"].prod() // 4
     with pytest.raises(kjp.PlanError, match="positions end at 512"):
         processor(PICTURES, size={"max_height": 514, "max_width": 514})
 
@@ -263,6 +294,46 @@ def test_transformers_own_kimi_processor_counts_as_we_do(kind):
     assert pads.tolist() == [tokens[0] + tokens[1], tokens[2]]
     sizes = [(image.height, image.width) for image in PICTURES]
     assert processor._get_num_multimodal_tokens(image_sizes=sizes)["num_image_tokens"] == tokens
+
+
+def test_transformers_own_kimi_processor_with_chats_and_nested_lists():
+    processor = kimi_processor(KimiImageProcessor(names="transformers"))
+    template = (
+        "{% for m in messages %}{% for c in m.content %}{% if c.type == 'image' %}"
+        "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>{% else %}{{ c.text }}{% endif %}{% endfor %}"
+        "{% endfor %}"
+    )
+    content = [{"type": "image", "image": PICTURES[0]}, {"type": "text", "text": "a word"}]
+    got = processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        chat_template=template,
+        tokenize=True,
+        return_dict=True,
+        processor_kwargs={"return_tensors": "np"},
+    )
+    want = reference.preprocess(PICTURES, K25)
+    assert_bit_equal(np.asarray(got["pixel_values"]), want.split()[0], what="a chat")
+    assert (np.asarray(got["input_ids"]) == processor.image_token_id).sum() == want.num_tokens[0]
+    nested = processor(text=TEXTS, images=[PICTURES[:2], PICTURES[2:]], return_tensors="np", padding=True)
+    assert_bit_equal(nested["pixel_values"], want.pixel_values, what="nested lists")
+    ours = processor.image_processor
+    assert_bit_equal(ours([[], PICTURES[:2], (PICTURES[2],)])["pixel_values"], want.pixel_values, what="empty ones too")
+    pair = np.stack([np.asarray(PICTURES[1]), np.asarray(PICTURES[1])[::-1]])
+    assert_bit_equal(ours(pair)["pixel_values"], ours(list(pair))["pixel_values"], what="one array of pictures")
+
+
+def test_keywords_of_transformers_that_change_nothing():
+    processor = KimiImageProcessor(names="transformers")
+    want = processor(PICTURES)["pixel_values"]
+    nothing = {"do_resize": True, "do_convert_rgb": True, "resample": Image.Resampling.BICUBIC, "device": "cpu"}
+    nothing |= {"data_format": "channels_first", "disable_grouping": None, "size": None, "max_patches": None}
+    assert_bit_equal(processor(PICTURES, **nothing)["pixel_values"], want, what="the same")
+    size = SizeDict(max_height=8, max_width=8)
+    smaller = processor(PICTURES, size={"max_height": 8, "max_width": 8})["image_grid_thw"]
+    assert_bit_equal(processor(PICTURES, size=size)["image_grid_thw"], smaller, what="SizeDict")
+    for other in ({"do_resize": False}, {"resample": 2}, {"device": "cuda"}, {"data_format": "channels_last"}):
+        with pytest.raises(kjp.PlanError, match=f"`{next(iter(other))}` is .*what is done"):
+            processor(PICTURES, **other)
 
 
 def test_transformers_own_kimi_processor_passes_overrides_on():
