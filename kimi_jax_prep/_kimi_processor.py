@@ -165,8 +165,8 @@ class KimiProcessor(ProcessorMixin):
         if messages is not None:
             text, medias = self._rendered(messages, medias, template)
             special = bool(special)  # a template writes them itself
-        elif template:
-            raise TypeError(f"{', '.join(map(repr, template))}: for `messages`, not for `text`.")
+        elif given := [name for name, value in template.items() if value is not None]:
+            raise TypeError(f"{', '.join(map(repr, given))}: for `messages`, not for `text`.")
         texts = _as_texts(text)
         flat, shares = _as_medias(medias, len(texts))
         slots = match(texts, [self._kind(media, i) for i, media in enumerate(flat)], self.style, shares=shares)

@@ -30,7 +30,7 @@ def split_messages(messages: Any) -> tuple[list[dict[str, Any]], list[Any]]:
       New messages, and for each part that holds media the medium, or None for a part that only marks a place.
 
     Raises:
-      TextError: there is no message, or one is not a mapping.
+      TextError: there is no message, one is not a mapping, or a part holds a medium and does not say its type.
     """
     if not isinstance(messages, list | tuple) or not messages:
         raise TextError(f"a conversation is a list of at least one message; got {type(messages).__name__}.")
@@ -51,6 +51,9 @@ def _split_parts(parts: Sequence[Any], medias: list[Any]) -> list[Any]:
     in_chunks = False
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind is None and isinstance(part, Mapping) and _KEYS.keys() & part.keys():
+            held = min(_KEYS.keys() & part.keys())
+            raise TextError(f"a part of a message holds {held!r} but has no 'type'; add 'type': {held!r}.")
         if not isinstance(kind, str) or kind not in _KEYS:
             slim.append(part)
             in_chunks = False

@@ -332,6 +332,7 @@ def test_template_options_pass_through():
     prompts = "".join(chunk["prompt"] for chunk in KimiImageProcessor().split_video_chunks(film(6)))
     assert got["input_ids"] == [ids_of(f"tools 1{short}think".replace(VIDEO, prompts))]
     assert one.apply_chat_template(MESSAGES, "just this") == "just this"
+    assert one(text="x", tools=None)["input_ids"] == one(text="x")["input_ids"]
     with pytest.raises(TypeError, match="'tools': for `messages`, not for `text`"):
         one(text="x", tools=tools)
 
@@ -598,3 +599,9 @@ def test_decoding_is_the_tokenizers():
     assert processor().batch_decode(got) == ["hello", "a world"]
     assert processor().decode(got[0]) == "hello"
     assert processor().post_process_image_text_to_text(got) == ["hello", "a world"]
+
+
+def test_a_part_that_holds_a_medium_says_its_type():
+    messages = [{"role": "user", "content": [{"image": picture()}, {"text": "a"}]}]
+    with pytest.raises(kjp.TextError, match="holds 'image' but has no 'type'"):
+        processor()(messages=messages)
