@@ -16,10 +16,12 @@ import kimi_jax_prep as kjp
 from benchmarks.measure import check_equal, median_ms, rss_mb
 from benchmarks.peers import all_peers, checkpoint_arithmetic, numba_kernel
 from benchmarks.pictures import jpeg, noise, photo_like
-from kimi_jax_prep import _frames, _programs, reference
-from kimi_jax_prep._cut import windows
-from kimi_jax_prep._geometry import patch_capacity
-from kimi_jax_prep._pixels import Pixels
+from kimi_jax_prep import reference
+from kimi_jax_prep.engine import placement as _frames
+from kimi_jax_prep.engine import programs as _programs
+from kimi_jax_prep.engine.cut import windows
+from kimi_jax_prep.host.pixels import Pixels
+from kimi_jax_prep.plan import patch_capacity
 
 Row = dict[str, float]
 OURS = "kimi_jax_prep"

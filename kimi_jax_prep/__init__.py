@@ -6,39 +6,40 @@ Importing this package loads neither JAX, transformers nor torch; names below lo
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kimi_jax_prep import _fork as _fork  # its hook must be there before any fork
-from kimi_jax_prep._config import KIMI_K3, KIMI_K25, KIMI_K26, KIMI_K27, MediaProcConfig, TransparentBgConfig
-from kimi_jax_prep._errors import ConfigError, MediaError, MediaTypeError, PlanError, PrepError, TextError
-from kimi_jax_prep._geometry import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video
-from kimi_jax_prep._options import MediaOptions
+from kimi_jax_prep import fork as fork  # its hook must be there before any fork
+from kimi_jax_prep.config import KIMI_K3, KIMI_K25, KIMI_K26, KIMI_K27, MediaProcConfig, TransparentBgConfig
+from kimi_jax_prep.errors import ConfigError, MediaError, MediaTypeError, PlanError, PrepError, TextError
+from kimi_jax_prep.plan import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video
 
 if TYPE_CHECKING:
-    from kimi_jax_prep._batch import Failure as Failure
-    from kimi_jax_prep._batch import PatchBatch as PatchBatch
-    from kimi_jax_prep._composite import composite as composite
-    from kimi_jax_prep._engine import Preprocessor as Preprocessor
-    from kimi_jax_prep._engine import preprocess as preprocess
-    from kimi_jax_prep._patchify import patchify as patchify
-    from kimi_jax_prep._patchify import preprocess_frames as preprocess_frames
-    from kimi_jax_prep._patchify import unpatchify as unpatchify
-    from kimi_jax_prep._resize import resize_bicubic as resize_bicubic
-    from kimi_jax_prep._tables import normalize_lut as normalize_lut
-    from kimi_jax_prep.video import split_video_chunks as split_video_chunks
+    from kimi_jax_prep.batch import Failure as Failure
+    from kimi_jax_prep.batch import PatchBatch as PatchBatch
+    from kimi_jax_prep.engine.preprocessor import Preprocessor as Preprocessor
+    from kimi_jax_prep.engine.preprocessor import preprocess as preprocess
+    from kimi_jax_prep.media.chunks import split_video_chunks as split_video_chunks
+    from kimi_jax_prep.media.options import MediaOptions as MediaOptions
+    from kimi_jax_prep.ops.composite import composite as composite
+    from kimi_jax_prep.ops.patchify import patchify as patchify
+    from kimi_jax_prep.ops.patchify import preprocess_frames as preprocess_frames
+    from kimi_jax_prep.ops.patchify import unpatchify as unpatchify
+    from kimi_jax_prep.ops.resize import resize_bicubic as resize_bicubic
+    from kimi_jax_prep.tables.lut import normalize_lut as normalize_lut
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Failure": "_batch",
-    "PatchBatch": "_batch",
-    "Preprocessor": "_engine",
-    "composite": "_composite",
-    "normalize_lut": "_tables",
-    "patchify": "_patchify",
-    "preprocess": "_engine",
-    "preprocess_frames": "_patchify",
-    "resize_bicubic": "_resize",
-    "split_video_chunks": "video",
-    "unpatchify": "_patchify",
+    "Failure": "batch",
+    "MediaOptions": "media.options",
+    "PatchBatch": "batch",
+    "Preprocessor": "engine.preprocessor",
+    "composite": "ops.composite",
+    "normalize_lut": "tables.lut",
+    "patchify": "ops.patchify",
+    "preprocess": "engine.preprocessor",
+    "preprocess_frames": "ops.patchify",
+    "resize_bicubic": "ops.resize",
+    "split_video_chunks": "media.chunks",
+    "unpatchify": "ops.patchify",
 }
 
 __all__ = [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_jax_prep._geometry import MediaPlan
+from kimi_jax_prep.plan import MediaPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_jax_prep._errors import ConfigError
+from kimi_jax_prep.checks import one_of, positive_int
+from kimi_jax_prep.errors import ConfigError
 
 PATTERNS = ("white", "black", "gray", "chessboard")
 FILL_STAGES = ("before_resize", "after_resize")
@@ -43,14 +44,7 @@ _TRANSFORMERS_FRAME_LIMIT = 4096
 
 
 def _positive_int(key: str, value: object) -> int:
-    if not isinstance(value, bool):
-        try:
-            number = operator.index(value)  # type: ignore[arg-type]  # any integer type, NumPy's included
-        except TypeError:
-            number = 0
-        if number > 0:
-            return number
-    raise ConfigError(f"`{key}` is {value!r}; expected a positive whole number.")
+    return positive_int(key, value, error=ConfigError)
 
 
 def _optional_positive_int(key: str, value: object) -> int | None:
@@ -86,12 +80,6 @@ def _three_positive(key: str, value: object) -> tuple[float, float, float]:
     return _three(key, value, _positive_float)
 
 
-def _one_of(key: str, value: object, valid: tuple[str, ...], *, hint: str = "") -> str:
-    if not isinstance(value, str) or value not in valid:
-        raise ConfigError(f"`{key}` is {value!r}; expected one of {', '.join(map(repr, valid))}.{hint}")
-    return value
-
-
 def _merge_side(key: str, value: object) -> int:
     if isinstance(value, list | tuple):
         sides = [_positive_int(key, v) for v in value]
@@ -116,16 +104,21 @@ def _bool(key: str, value: object) -> bool:
     return value
 
 
+def _choice(key: str, value: Any, valid: tuple[str, ...], *, hint: str = "") -> str:
+    one_of(key, value, valid, error=ConfigError, hint=hint)
+    return value
+
+
 def _pattern(key: str, value: object) -> str:
-    return _one_of(key, value, PATTERNS)
+    return _choice(key, value, PATTERNS)
 
 
 def _timestamp_mode(key: str, value: object) -> str:
-    return _one_of(key, value, TIMESTAMP_MODES)
+    return _choice(key, value, TIMESTAMP_MODES)
 
 
 def _fill_stage(key: str, value: object) -> str:
-    return _one_of(key, value, FILL_STAGES, hint=" Kimi-K3 checkpoints ship 'after_resize'.")
+    return _choice(key, value, FILL_STAGES, hint=" Kimi-K3 checkpoints ship 'after_resize'.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ Source of every rule: the image processor that ships with the Kimi checkpoints.
 
 import bisect
 import math
-import operator
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from kimi_jax_prep._config import MediaProcConfig
-from kimi_jax_prep._errors import PlanError
+from kimi_jax_prep.checks import positive_int
+from kimi_jax_prep.config import MediaProcConfig
+from kimi_jax_prep.errors import PlanError
 
 _TIME_FORMATS = {"hh:mm:ss.fff": "%H:%M:%S", "mm:ss.fff": "%M:%S", "mm:ss": "%M:%S"}
 
@@ -154,22 +154,6 @@ CAPACITIES = tuple(math.ceil(256 * 1.25**i / 32) * 32 for i in range(40))
 def patch_capacity(num_patches: int) -> int:
     """Room for at least so many patches: the next rung of `CAPACITIES`, or the last one where none is enough."""
     return CAPACITIES[min(bisect.bisect_left(CAPACITIES, num_patches), len(CAPACITIES) - 1)]
-
-
-def positive_int(name: str, value: object) -> int:
-    """The number as Python's int, which does not overflow as NumPy's do.
-
-    Raises:
-      PlanError: it is not a positive whole number.
-    """
-    if not isinstance(value, bool):
-        try:
-            number = operator.index(value)  # type: ignore[arg-type]  # whoever has no index raises
-        except TypeError:
-            number = 0
-        if number > 0:
-            return number
-    raise PlanError(f"`{name}` is {value!r}; expected a positive whole number.")
 
 
 def _rate(fps: object) -> float:

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 from PIL import Image
 
-from kimi_jax_prep._batch import PatchBatch
-from kimi_jax_prep._config import MediaProcConfig, TransparentBgConfig
-from kimi_jax_prep._errors import MediaError, PrepError
-from kimi_jax_prep._geometry import MediaPlan, plan_chunk, plan_image
+from kimi_jax_prep.batch import PatchBatch
+from kimi_jax_prep.config import MediaProcConfig, TransparentBgConfig
+from kimi_jax_prep.errors import MediaError, PrepError
+from kimi_jax_prep.plan import MediaPlan, plan_chunk, plan_image
 
 
 def preprocess(medias: Iterable[Any], config: MediaProcConfig) -> PatchBatch:

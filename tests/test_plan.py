@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kimi_jax_prep import KIMI_K3, KIMI_K25, PlanError, plan_chunk, plan_image, plan_video
-from kimi_jax_prep._geometry import (
+from kimi_jax_prep.plan import (
     CAPACITIES,
     MediaPlan,
     format_timestamp,

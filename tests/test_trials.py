@@ -20,7 +20,7 @@ from transformers.utils import TensorType
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep._engine import Preprocessor
+from kimi_jax_prep.engine.preprocessor import Preprocessor
 from kimi_jax_prep.processor import KimiImageProcessor
 
 K25, K3 = kjp.KIMI_K25, kjp.KIMI_K3

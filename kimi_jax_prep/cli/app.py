@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kimi_jax_prep._config import PRESETS, MediaProcConfig
-from kimi_jax_prep._errors import PrepError
+from kimi_jax_prep.config import PRESETS, MediaProcConfig
+from kimi_jax_prep.errors import PrepError
 
 try:
     import typer
@@ -17,8 +17,8 @@ except ImportError as err:
     raise SystemExit(f"kimi-jax-prep needs the extra `cli`: pip install 'kimi-jax-prep[cli]' ({err})") from err
 
 if TYPE_CHECKING:
-    from kimi_jax_prep._batch import PatchBatch
-    from kimi_jax_prep._geometry import MediaPlan
+    from kimi_jax_prep.batch import PatchBatch
+    from kimi_jax_prep.plan import MediaPlan
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -53,9 +53,9 @@ def run(
     if out is not None and out.suffix == ".npz" and dtype is Dtype.bfloat16:
         raise PrepError("an .npz file cannot hold bfloat16; write .safetensors, or ask for another --dtype.")
 
-    from kimi_jax_prep._engine import Preprocessor
-    from kimi_jax_prep._options import MediaOptions
-    from kimi_jax_prep._picture import open_image
+    from kimi_jax_prep.engine.preprocessor import Preprocessor
+    from kimi_jax_prep.media.image import open_image
+    from kimi_jax_prep.media.options import MediaOptions
 
     width, height = open_image(image, MediaOptions()).size
     prep = Preprocessor(media_proc_cfg, dtype=dtype.value)
@@ -84,7 +84,7 @@ def plan(
     config: ConfigOption = "k2.5",
 ) -> None:
     """Size, grid and tokens of a picture of this size, without a picture."""
-    from kimi_jax_prep._geometry import plan_image
+    from kimi_jax_prep.plan import plan_image
 
     Console().print(_plan_table(width, height, plan_image(width=width, height=height, config=_read_config(config))))
 

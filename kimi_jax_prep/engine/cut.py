@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, Shaped, UInt8
 
-from kimi_jax_prep._geometry import MediaPlan
-from kimi_jax_prep._patchify import look_up
-from kimi_jax_prep._tables import DTYPES
+from kimi_jax_prep.ops.patchify import look_up
+from kimi_jax_prep.plan import MediaPlan
+from kimi_jax_prep.tables.lut import DTYPES
 
 BYTES_A_PIXEL = 4
 """Of the canvas: R, G, B and one that is ignored."""

@@ -19,15 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from kimi_jax_prep import _programs
-from kimi_jax_prep._colour import is_transparent, render, to_rgb
-from kimi_jax_prep._composite import blend_tables
-from kimi_jax_prep._config import MediaProcConfig, TransparentBgConfig
-from kimi_jax_prep._geometry import MediaPlan
-from kimi_jax_prep._memory import Cache, Lent
-from kimi_jax_prep._pixels import Pixels, Words
-from kimi_jax_prep._resize import installed_pass_order, vertical_first
-from kimi_jax_prep._tiles import (
+from kimi_jax_prep.config import MediaProcConfig, TransparentBgConfig
+from kimi_jax_prep.engine import programs as _programs
+from kimi_jax_prep.engine.buffers import Cache, Lent
+from kimi_jax_prep.engine.tiles import (
     COLUMNS,
     ROWS,
     STRIP_COLUMNS,
@@ -37,8 +32,12 @@ from kimi_jax_prep._tiles import (
     HorizontalPass,
     VerticalPass,
     cut_axis,
-    straight_table,
 )
+from kimi_jax_prep.host.pixels import Pixels, Words
+from kimi_jax_prep.host.render import is_transparent, render, to_rgb
+from kimi_jax_prep.plan import MediaPlan
+from kimi_jax_prep.tables.background import blend_tables, straight_table
+from kimi_jax_prep.tables.passes import installed_pass_order, vertical_first
 
 Run = Callable[[Iterable[Callable[[], None]]], None]
 """Runs tasks, side by side where that helps, and returns when all are done."""

@@ -18,23 +18,25 @@ import jax
 import numpy as np
 from jaxtyping import Shaped, UInt32
 
-from kimi_jax_prep import _programs, reference
-from kimi_jax_prep._batch import Failure, PatchBatch
-from kimi_jax_prep._colour import render
-from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
-from kimi_jax_prep._cut import BYTES_A_PIXEL, CutPatches, table_of, windows
-from kimi_jax_prep._errors import PlanError
-from kimi_jax_prep._fork import forked_after_jax
-from kimi_jax_prep._frames import place
-from kimi_jax_prep._geometry import CAPACITIES, patch_capacity, positive_int
-from kimi_jax_prep._items import Failures, Item, num_patches_of, open_items, without
-from kimi_jax_prep._memory import Lent, Owner, Pool
-from kimi_jax_prep._options import OPTIONS, MediaOptions, check_keywords
-from kimi_jax_prep._picture import Frame
-from kimi_jax_prep._tables import normalize_lut, output_dtype
-from kimi_jax_prep._threads import in_turn, side_by_side
-from kimi_jax_prep._tiles import CompositeTile, all_passes
-from kimi_jax_prep.media import warn_of_clipping
+from kimi_jax_prep import reference
+from kimi_jax_prep.batch import Failure, PatchBatch
+from kimi_jax_prep.checks import check_keywords, positive_int
+from kimi_jax_prep.config import KIMI_K25, MediaProcConfig
+from kimi_jax_prep.engine import programs as _programs
+from kimi_jax_prep.engine.buffers import Lent, Owner, Pool
+from kimi_jax_prep.engine.cut import BYTES_A_PIXEL, CutPatches, table_of, windows
+from kimi_jax_prep.engine.placement import place
+from kimi_jax_prep.engine.tiles import CompositeTile, all_passes
+from kimi_jax_prep.engine.workers import in_turn, side_by_side
+from kimi_jax_prep.errors import PlanError
+from kimi_jax_prep.fork import forked_after_jax
+from kimi_jax_prep.host.render import render
+from kimi_jax_prep.media.image import Frame
+from kimi_jax_prep.media.items import Failures, Item, num_patches_of, open_items, without
+from kimi_jax_prep.media.opening import warn_of_clipping
+from kimi_jax_prep.media.options import OPTIONS, MediaOptions
+from kimi_jax_prep.plan import CAPACITIES, patch_capacity
+from kimi_jax_prep.tables.lut import normalize_lut, output_dtype
 
 BACKENDS = ("jax", "numpy")
 ON_ERROR = ("raise", "skip")

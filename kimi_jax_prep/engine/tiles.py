@@ -5,7 +5,6 @@ the taps are arguments, so that nothing about a picture's size is compiled in. P
 lowest byte, as Pillow holds them, so that one fetch serves all channels.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -15,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, UInt8, UInt32
 
-from kimi_jax_prep._tables import bicubic_taps, num_taps
-from kimi_jax_prep._words import LANES, LOOP_TAPS, channel, interleave, kernel, resample, separate
+from kimi_jax_prep.ops.words import LANES, LOOP_TAPS, channel, interleave, kernel, resample, separate
+from kimi_jax_prep.tables.taps import bicubic_taps, num_taps
 
 # Input rows and output columns of one launch. Large enough that a launch is worth its 20 microseconds, small enough
 # that what hangs over a picture's edge (half a tile on average) stays below a tenth of the work for 2048x2048.
@@ -161,19 +160,6 @@ class CompositeTile:
             byte = jnp.take(blended.reshape(-1), (odd * 256 + alpha) * 256 + value, mode="clip").astype(jnp.uint32)
             out = out | (byte << np.uint32(8 * c))
         return out
-
-
-@functools.cache
-def straight_table(*, premultiplied: bool) -> UInt8[np.ndarray, "256 256"]:
-    """`table[alpha, v]`: Pillow's RGBa -> RGBA, or the identity. Source: `Convert.c`, `rgba2rgbA`."""
-    value = np.repeat(np.arange(256)[None, :], 256, axis=0)
-    if premultiplied:
-        alpha = np.arange(256)[:, None]
-        divided = np.minimum(255 * value // np.maximum(alpha, 1), 255)
-        value = np.where((alpha == 0) | (alpha == 255), value, divided)
-    table = value.astype(np.uint8)
-    table.flags.writeable = False
-    return table
 
 
 class AxisTile(NamedTuple):

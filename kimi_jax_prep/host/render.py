@@ -4,10 +4,10 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from kimi_jax_prep._composite import blend_tables
-from kimi_jax_prep._config import MediaProcConfig, TransparentBgConfig
-from kimi_jax_prep._errors import MediaError
-from kimi_jax_prep._geometry import MediaPlan
+from kimi_jax_prep.config import MediaProcConfig, TransparentBgConfig
+from kimi_jax_prep.errors import MediaError
+from kimi_jax_prep.plan import MediaPlan
+from kimi_jax_prep.tables.background import blend_tables
 
 
 def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Image.Image:

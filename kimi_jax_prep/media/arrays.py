@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from kimi_jax_prep._errors import MediaError, MediaTypeError
+from kimi_jax_prep.errors import MediaError, MediaTypeError
 
 _CHANNELS = (1, 3, 4)
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
-from kimi_jax_prep._options import MediaOptions
-from kimi_jax_prep.media import open_media
+from kimi_jax_prep.config import KIMI_K25, MediaProcConfig
+from kimi_jax_prep.media.opening import open_media
+from kimi_jax_prep.media.options import MediaOptions
 
 
 def split_video_chunks(

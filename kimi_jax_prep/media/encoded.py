@@ -10,7 +10,7 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from kimi_jax_prep._errors import MediaError
+from kimi_jax_prep.errors import MediaError
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
 

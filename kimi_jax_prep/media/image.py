@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from kimi_jax_prep._arrays import image_pixels, is_array
-from kimi_jax_prep._encoded import encoded
-from kimi_jax_prep._errors import MediaError
-from kimi_jax_prep._options import MediaOptions
+from kimi_jax_prep.errors import MediaError
+from kimi_jax_prep.media.arrays import image_pixels, is_array
+from kimi_jax_prep.media.encoded import encoded
+from kimi_jax_prep.media.options import MediaOptions
 
 PICTURE_KINDS = (
     "a PIL image, encoded bytes, a binary file, an os.PathLike, a `data:` URL, or an array (h, w, 3) of uint8"

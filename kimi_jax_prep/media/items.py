@@ -8,12 +8,12 @@ import numpy as np
 from jaxtyping import Shaped
 from PIL import Image
 
-from kimi_jax_prep._arrays import is_array
-from kimi_jax_prep._config import MediaProcConfig
-from kimi_jax_prep._errors import PrepError
-from kimi_jax_prep._geometry import MediaPlan, total_patches
-from kimi_jax_prep._options import MediaOptions
-from kimi_jax_prep.media import Medium, open_media
+from kimi_jax_prep.config import MediaProcConfig
+from kimi_jax_prep.errors import PrepError
+from kimi_jax_prep.media.arrays import is_array
+from kimi_jax_prep.media.opening import Medium, open_media
+from kimi_jax_prep.media.options import MediaOptions
+from kimi_jax_prep.plan import MediaPlan, total_patches
 
 
 class Item(NamedTuple):

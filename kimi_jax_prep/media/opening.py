@@ -26,14 +26,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from kimi_jax_prep._arrays import frame_pixels, is_array
-from kimi_jax_prep._config import MediaProcConfig
-from kimi_jax_prep._encoded import encoded
-from kimi_jax_prep._errors import MediaError
-from kimi_jax_prep._geometry import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video
-from kimi_jax_prep._options import MediaOptions
-from kimi_jax_prep._picture import CLIPPED_MODES, Frame, check_size, open_image, unwrapped
-from kimi_jax_prep._video_file import VideoFile
+from kimi_jax_prep.config import MediaProcConfig
+from kimi_jax_prep.errors import MediaError
+from kimi_jax_prep.media.arrays import frame_pixels, is_array
+from kimi_jax_prep.media.encoded import encoded
+from kimi_jax_prep.media.image import CLIPPED_MODES, Frame, check_size, open_image, unwrapped
+from kimi_jax_prep.media.options import MediaOptions
+from kimi_jax_prep.media.video_file import VideoFile
+from kimi_jax_prep.plan import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video
 
 _DEFAULTS = MediaOptions()
 _KINDS = ("image", "video_chunk", "video")

@@ -1,13 +1,11 @@
 """How media are opened: limits on what strangers send, and choices where the field offers some."""
 
 import dataclasses
-import difflib
-import operator
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_jax_prep._errors import PlanError
+from kimi_jax_prep.checks import check_keywords, one_of, positive_int
+from kimi_jax_prep.errors import PlanError
 
 INPUT_DATA_FORMATS = ("channels_first", "channels_last")
 SIXTEEN_BIT = ("clip", "scale")
@@ -46,9 +44,9 @@ class MediaOptions:
         for name in ("max_pixels", "max_frames"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, _positive_int(name, value))
-        _one_of("sixteen_bit", self.sixteen_bit, SIXTEEN_BIT)
-        _one_of("input_data_format", self.input_data_format, (*INPUT_DATA_FORMATS, None))
+                object.__setattr__(self, name, positive_int(name, value, optional=True))
+        one_of("sixteen_bit", self.sixteen_bit, SIXTEEN_BIT)
+        one_of("input_data_format", self.input_data_format, (*INPUT_DATA_FORMATS, None))
 
     def replace(self, **changes: Any) -> "MediaOptions":
         """These options with some changed.
@@ -67,30 +65,3 @@ class MediaOptions:
 
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(MediaOptions))
-
-
-def check_keywords(given: Iterable[str], valid: Iterable[str]) -> None:
-    """Refuse keywords that do nothing.
-
-    Raises:
-      TypeError: naming the valid keyword that is nearest, or all of them.
-    """
-    valid = tuple(valid)
-    for name in given:
-        if name not in valid:
-            near = difflib.get_close_matches(name, valid, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(map(repr, valid))}."
-            raise TypeError(f"got an unexpected keyword argument {name!r}; {hint}")
-
-
-def _positive_int(name: str, value: object) -> int:
-    if not isinstance(value, bool) and hasattr(value, "__index__"):
-        number = operator.index(value)  # type: ignore[arg-type]  # has __index__
-        if number > 0:
-            return number
-    raise PlanError(f"`{name}` is {value!r}; expected a positive whole number or None.")
-
-
-def _one_of(name: str, value: object, valid: tuple[object, ...]) -> None:
-    if not any(value is v or value == v for v in valid):
-        raise PlanError(f"`{name}` is {value!r}; expected one of {', '.join(map(repr, valid))}.")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import UInt8
 
-from kimi_jax_prep._errors import MediaError, PlanError
+from kimi_jax_prep.errors import MediaError, PlanError
 
 if TYPE_CHECKING:
     from av import Packet, VideoFrame

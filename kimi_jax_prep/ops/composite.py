@@ -1,8 +1,6 @@
 """Kimi K3's background behind transparent pixels, pure JAX. RGBA bytes in, RGB bytes out.
 
-The checkpoint blends in float32 (a = alpha / 255, then a * rgb + (1 - a) * board, two products and one sum) and
-truncates. Compilers contract such a sum into a fused multiply-add, which rounds once less. A blend has only
-256 x 256 inputs for each board value, so it is computed beforehand with NumPy and looked up: exact everywhere.
+The blend is a table look-up, exact under every compiler: see `tables.background`.
 """
 
 import functools
@@ -12,32 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
 
-from kimi_jax_prep._config import MediaProcConfig, TransparentBgConfig
-from kimi_jax_prep._errors import PlanError
-
-_PLAIN_BOARDS = {"white": 255, "black": 0, "gray": 128}
-
-
-def board_values(background: TransparentBgConfig) -> tuple[int, int]:
-    """Bytes of the cells where (y // s + x // s) is even, and where it is odd."""
-    if background.pattern != "chessboard":
-        value = _PLAIN_BOARDS[background.pattern]
-        return value, value
-    white, gray = background.chessboard_white_value, background.chessboard_gray_value
-    return (white, gray) if background.chessboard_square_on_top_left else (gray, white)
-
-
-@functools.lru_cache(maxsize=8)
-def blend_tables(background: TransparentBgConfig) -> UInt8[np.ndarray, "2 256 256"]:
-    """The blended byte for [odd cell, alpha, value]. Read-only, 128 KiB."""
-    a = (np.arange(256, dtype=np.float32) / np.float32(255.0))[:, None]
-    value = np.arange(256, dtype=np.float32)[None, :]
-    tables = [
-        (a * value + (np.float32(1.0) - a) * np.float32(board)).astype(np.uint8) for board in board_values(background)
-    ]
-    blended = np.stack(tables)
-    blended.flags.writeable = False
-    return blended
+from kimi_jax_prep.config import MediaProcConfig
+from kimi_jax_prep.errors import PlanError
+from kimi_jax_prep.tables.background import blend_tables
 
 
 def composite(rgba: UInt8[Array | np.ndarray, "*t h w 4"], *, config: MediaProcConfig) -> UInt8[Array, "*t h w 3"]:

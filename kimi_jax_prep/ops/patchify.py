@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped, UInt8
 
-from kimi_jax_prep._config import MediaProcConfig
-from kimi_jax_prep._errors import PlanError
-from kimi_jax_prep._geometry import MediaPlan, plan_chunk, plan_image, positive_int
-from kimi_jax_prep._resize import resize_bicubic
-from kimi_jax_prep._tables import normalize_lut
+from kimi_jax_prep.checks import positive_int
+from kimi_jax_prep.config import MediaProcConfig
+from kimi_jax_prep.errors import PlanError
+from kimi_jax_prep.ops.resize import resize_bicubic
+from kimi_jax_prep.plan import MediaPlan, plan_chunk, plan_image
+from kimi_jax_prep.tables.lut import normalize_lut
 
 
 def patchify(

@@ -4,7 +4,6 @@ Bytes in, bytes out. Every pass is int32 and stores bytes, as Pillow's `Resample
 """
 
 import functools
-import importlib.metadata
 from typing import NamedTuple
 
 import jax
@@ -12,28 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
 
-from kimi_jax_prep._errors import PlanError
-from kimi_jax_prep._geometry import positive_int
-from kimi_jax_prep._tables import bicubic_taps
-from kimi_jax_prep._words import LANES, LOOP_TAPS, interleave, kernel, pack, resample, separate, unpack
+from kimi_jax_prep.checks import positive_int
+from kimi_jax_prep.errors import PlanError
+from kimi_jax_prep.ops.words import LANES, LOOP_TAPS, interleave, kernel, pack, resample, separate, unpack
+from kimi_jax_prep.tables.passes import PASS_ORDERS, installed_pass_order, vertical_first
+from kimi_jax_prep.tables.taps import bicubic_taps
 
 # Output rows of one strip: a strip of a 2048-pixel row is then two megabytes of words, about a core's cache.
 _STRIP_ROWS = 256
 # More taps than this are looped over, so that compiling stays fast.
 _WRITTEN_OUT = 24
-PASS_ORDERS = ("horizontal-first", "pillow-13")
-
-
-@functools.cache
-def installed_pass_order() -> str:
-    """The order in which the installed Pillow runs its two passes: it changed with Pillow 13."""
-    return "pillow-13" if int(importlib.metadata.version("pillow").split(".")[0]) >= 13 else "horizontal-first"
-
-
-def vertical_first(*, size_in: tuple[int, int], size_out: tuple[int, int], pass_order: str) -> bool:
-    """Whether the vertical pass comes first. Sizes are (height, width) in pixels."""
-    shrink_y, shrink_x = size_in[0] - size_out[0], size_in[1] - size_out[1]
-    return pass_order == "pillow-13" and shrink_y > 0 and shrink_y > 2 * shrink_x
 
 
 def resize_bicubic(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt8, UInt32
 
-from kimi_jax_prep._tables import PRECISION_BITS
+from kimi_jax_prep.tables.taps import PRECISION_BITS
 
 # Rows that the horizontal pass works on side by side: one AVX-512 register of words.
 LANES = 16

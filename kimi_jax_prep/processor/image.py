@@ -17,12 +17,16 @@ import numpy as np
 from transformers.image_processing_base import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
-from kimi_jax_prep._batch import PatchBatch
-from kimi_jax_prep._config import KIMI_K25, MediaProcConfig
-from kimi_jax_prep._engine import shared_preprocessor
-from kimi_jax_prep._errors import ConfigError, MediaError, PlanError, PrepError
-from kimi_jax_prep._geometry import chunk_prompt, plan_image
-from kimi_jax_prep._keywords import (
+from kimi_jax_prep.batch import PatchBatch
+from kimi_jax_prep.checks import check_keywords
+from kimi_jax_prep.config import KIMI_K25, MediaProcConfig
+from kimi_jax_prep.engine.preprocessor import shared_preprocessor
+from kimi_jax_prep.errors import ConfigError, MediaError, PlanError, PrepError
+from kimi_jax_prep.media.chunks import split_video_chunks
+from kimi_jax_prep.media.opening import open_media
+from kimi_jax_prep.media.options import OPTIONS, MediaOptions
+from kimi_jax_prep.plan import chunk_prompt, plan_image
+from kimi_jax_prep.processor.keywords import (
     CALL_KEYWORDS,
     CONFIG_KEYS,
     OURS,
@@ -33,12 +37,9 @@ from kimi_jax_prep._keywords import (
     sizes_of,
     without_fixed,
 )
-from kimi_jax_prep._options import OPTIONS, MediaOptions, check_keywords
-from kimi_jax_prep._pretrained import config_file, names_a_path, read_config, same_model
-from kimi_jax_prep._tables import output_dtype
-from kimi_jax_prep._tensors import converter
-from kimi_jax_prep.media import open_media
-from kimi_jax_prep.video import split_video_chunks
+from kimi_jax_prep.processor.pretrained import config_file, names_a_path, read_config, same_model
+from kimi_jax_prep.processor.tensors import converter
+from kimi_jax_prep.tables.lut import output_dtype
 
 NAMES = ("checkpoint", "transformers")
 _WRITTEN_BY_TRANSFORMERS = ("image_processor_type", "processor_class", "feature_extractor_type")
@@ -256,7 +257,7 @@ class KimiImageProcessor(BaseImageProcessor):
         return plan_image(width=width, height=height, config=config).num_patches
 
     def split_video_chunks(self, video: Any, *, fps: float | None = None, **options: Any) -> list[dict[str, Any]]:
-        """A video as the chunks that `preprocess` takes: `kimi_jax_prep.video.split_video_chunks` with this config."""
+        """A video as the chunks that `preprocess` takes: see `kimi_jax_prep.split_video_chunks`."""
         chosen = dataclasses.asdict(self.options) | options
         return split_video_chunks(video, config=self.config, fps=fps, **chosen)
 

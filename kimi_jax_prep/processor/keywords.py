@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers.processing_utils import ImagesKwargs
 
-from kimi_jax_prep._config import MediaProcConfig, from_transformers
-from kimi_jax_prep._errors import ConfigError, PlanError
-from kimi_jax_prep._options import OPTIONS
+from kimi_jax_prep.config import MediaProcConfig, from_transformers
+from kimi_jax_prep.errors import ConfigError, PlanError
+from kimi_jax_prep.media.options import OPTIONS
 
 # What one call may change: sizes only, so that the background, mean and std stay those of the checkpoint.
 OVERRIDES = (

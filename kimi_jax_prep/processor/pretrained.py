@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kimi_jax_prep._config import MediaProcConfig
-from kimi_jax_prep._errors import ConfigError
+from kimi_jax_prep.config import MediaProcConfig
+from kimi_jax_prep.errors import ConfigError
 
 _CONFIG_FILES = ("preprocessor_config.json", "processor_config.json")
 

@@ -11,8 +11,8 @@ from typing import Any
 from transformers import AutoImageProcessor, AutoProcessor, PreTrainedConfig
 from transformers.image_processing_base import ImageProcessingMixin
 
-from kimi_jax_prep._image_processor import KimiImageProcessor
-from kimi_jax_prep._kimi_processor import KimiInputs, KimiProcessor
+from kimi_jax_prep.processor.image import KimiImageProcessor
+from kimi_jax_prep.processor.text import KimiInputs, KimiProcessor
 
 __all__ = ["KimiImageProcessor", "KimiInputs", "KimiProcessor", "register"]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kimi_jax_prep._errors import PlanError
-from kimi_jax_prep._fork import forked_after_jax
+from kimi_jax_prep.errors import PlanError
+from kimi_jax_prep.fork import forked_after_jax
 
 RETURN_TENSORS = ("np", "pt", "jax", None)
 

@@ -12,16 +12,16 @@ from transformers import AutoTokenizer
 from transformers.image_processing_base import BatchFeature
 from transformers.processing_utils import ProcessorMixin
 
-from kimi_jax_prep import _token_rows
-from kimi_jax_prep._batch import PatchBatch
-from kimi_jax_prep._errors import ConfigError, MediaError, PlanError, TextError
-from kimi_jax_prep._image_processor import KimiImageProcessor, as_list
-from kimi_jax_prep._keywords import CALL_KEYWORDS, CONFIG_KEYS, OURS, TRANSFORMERS_OVERRIDES, refuse_misspelt
-from kimi_jax_prep._messages import is_batch, split_messages
-from kimi_jax_prep._options import check_keywords
-from kimi_jax_prep._placeholders import K3, K25, MEDIA_PAD, STYLES, PromptStyle, Slot, expanded, match, replaced
-from kimi_jax_prep._tensors import converter
-from kimi_jax_prep._token_rows import TokenRow, cut, lengths_of, padded
+from kimi_jax_prep.batch import PatchBatch
+from kimi_jax_prep.checks import check_keywords
+from kimi_jax_prep.errors import ConfigError, MediaError, PlanError, TextError
+from kimi_jax_prep.processor.image import KimiImageProcessor, as_list
+from kimi_jax_prep.processor.keywords import CALL_KEYWORDS, CONFIG_KEYS, OURS, TRANSFORMERS_OVERRIDES, refuse_misspelt
+from kimi_jax_prep.processor.tensors import converter
+from kimi_jax_prep.text import rows as _token_rows
+from kimi_jax_prep.text.messages import is_batch, split_messages
+from kimi_jax_prep.text.placeholders import K3, K25, MEDIA_PAD, STYLES, PromptStyle, Slot, expanded, match, replaced
+from kimi_jax_prep.text.rows import TokenRow, cut, lengths_of, padded
 
 TEMPLATE_KEYWORDS = (
     "chat_template",

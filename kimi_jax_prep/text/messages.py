@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kimi_jax_prep._errors import TextError
+from kimi_jax_prep.errors import TextError
 
 # Keys under which a part of each type may hold its medium.
 _KEYS = {

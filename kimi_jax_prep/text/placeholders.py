@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kimi_jax_prep._errors import TextError
+from kimi_jax_prep.errors import TextError
 
 MEDIA_PAD = "<|media_pad|>"
 """The one token of an image or video chunk, in every prompt."""

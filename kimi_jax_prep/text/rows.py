@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kimi_jax_prep._errors import PlanError, TextError
-from kimi_jax_prep._geometry import positive_int
+from kimi_jax_prep.checks import positive_int
+from kimi_jax_prep.errors import PlanError, TextError
 
 KEYWORDS = ("padding", "truncation", "max_length", "pad_to_multiple_of", "padding_side", "truncation_side")
 _PADDING = {"False": None, "None": None, "do_not_pad": None, "True": "longest", "longest": "longest"}

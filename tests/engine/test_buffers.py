@@ -13,7 +13,7 @@ from bits import assert_bit_equal
 from PIL import Image
 
 import kimi_jax_prep as kjp
-from kimi_jax_prep._memory import Cache, Lent, Pool
+from kimi_jax_prep.engine.buffers import Cache, Lent, Pool
 
 
 def test_pool_returns_what_was_given_and_nothing_twice():

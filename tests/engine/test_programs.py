@@ -9,9 +9,10 @@ from bits import assert_bit_equal
 from PIL import Image
 
 import kimi_jax_prep as kjp
-from kimi_jax_prep import _programs, reference
-from kimi_jax_prep._geometry import CAPACITIES, patch_capacity
-from kimi_jax_prep._tiles import CompositeTile, all_passes
+from kimi_jax_prep import reference
+from kimi_jax_prep.engine import programs as _programs
+from kimi_jax_prep.engine.tiles import CompositeTile, all_passes
+from kimi_jax_prep.plan import CAPACITIES, patch_capacity
 
 # Budgets so small that pictures of a few hundred pixels are resized.
 SMALL = replace(kjp.KIMI_K25, in_patch_limit=300, in_patch_limit_each_frame=100)

@@ -9,9 +9,9 @@ from bits import assert_bit_equal
 from PIL import Image
 from plain import resize as plain_resize
 
-from kimi_jax_prep import _frames, _programs
-from kimi_jax_prep._pixels import Pixels
-from kimi_jax_prep._tiles import (
+from kimi_jax_prep.engine import placement as _frames
+from kimi_jax_prep.engine import programs as _programs
+from kimi_jax_prep.engine.tiles import (
     COLUMNS,
     MOST_TAPS,
     ROWS,
@@ -20,9 +20,10 @@ from kimi_jax_prep._tiles import (
     CompositeTile,
     all_passes,
     cut_axis,
-    straight_table,
     taps_class,
 )
+from kimi_jax_prep.host.pixels import Pixels
+from kimi_jax_prep.tables.background import straight_table
 
 # (width, height) in and out: unit and thin sides, one axis unchanged, up and mixed, tall ones that Pillow 13 takes
 # vertically first, one that spans several strips and tiles, one wider than a strip, and shrinkings that need the loop.

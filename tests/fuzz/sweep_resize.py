@@ -16,7 +16,7 @@ from test_tiles import resized
 from tqdm import tqdm
 
 import kimi_jax_prep as kjp
-from kimi_jax_prep import _frames
+from kimi_jax_prep.engine import placement as _frames
 
 
 def sizes(pairs: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -27,7 +27,7 @@ def sizes(pairs: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         inner = np.exp(rng.uniform(0, np.log(6000), 2)).astype(int).tolist()
         outer = np.exp(rng.uniform(0, np.log(3000), 2)).astype(int).tolist()
         out.append((tuple(inner), tuple(outer)))
-    rows = json.loads((Path(__file__).parent / "golden" / "geometry.json").read_text())["rows"]
+    rows = json.loads((Path(__file__).parents[1] / "golden" / "geometry.json").read_text())["rows"]
     # Pictures of more than 40 megapixels would take most of the time and show nothing new.
     out += [((w, h), tuple(plan[:2])) for w, h, *plans in rows for plan in plans if w * h < 40_000_000]
     return [(a, b) for a, b in out if a != b]

@@ -10,7 +10,7 @@ import pytest
 
 import kimi_jax_prep as kjp
 
-FOLDER = Path(__file__).parent / "fuzz"
+FOLDER = Path(__file__).parent
 
 
 @pytest.fixture

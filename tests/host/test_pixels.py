@@ -7,8 +7,8 @@ import pytest
 from bits import assert_bit_equal
 from PIL import Image
 
-from kimi_jax_prep import _pixels
-from kimi_jax_prep._pixels import Pixels
+from kimi_jax_prep.host import pixels as _pixels
+from kimi_jax_prep.host.pixels import Pixels
 
 BOX = (3, 40, 5, 61)  # top, bottom, left, right
 

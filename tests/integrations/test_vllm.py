@@ -192,7 +192,7 @@ from vllm.model_executor.models.kimi_k25 import processor_class
 print(processor_class().__module__)
 """
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    for value, want in (("", SOURCE), ("0", SOURCE), ("1", "kimi_jax_prep._image_processor")):
+    for value, want in (("", SOURCE), ("0", SOURCE), ("1", "kimi_jax_prep.processor.image")):
         done = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,

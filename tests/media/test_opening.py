@@ -9,9 +9,9 @@ from bits import assert_bit_equal
 from PIL import Image, ImageFile
 
 from kimi_jax_prep import KIMI_K3, KIMI_K25, MediaError, PlanError, Preprocessor, reference
-from kimi_jax_prep._colour import render
-from kimi_jax_prep._options import MediaOptions
+from kimi_jax_prep.host.render import render
 from kimi_jax_prep.media import open_media
+from kimi_jax_prep.media.options import MediaOptions
 
 PICTURE = Image.effect_mandelbrot((37, 21), (-3, -2.5, 2, 2.5), 30).convert("RGB")
 PIXELS = np.asarray(PICTURE)

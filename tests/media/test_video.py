@@ -16,7 +16,7 @@ from PIL import Image
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep._video_file import VideoFile, _usable_rate
+from kimi_jax_prep.media.video_file import VideoFile, _usable_rate
 from kimi_jax_prep.processor import KimiImageProcessor
 
 K25, K3 = kjp.KIMI_K25, kjp.KIMI_K3
@@ -118,7 +118,7 @@ def test_rotation_flags_are_followed_only_when_asked(turn):
 @pytest.mark.parametrize("fps", [None, 0.0, float("inf")])
 def test_a_file_without_a_rate_needs_one(path, monkeypatch, fps):
     # No container that PyAV writes leaves the rate out; broken ones in the field do.
-    monkeypatch.setattr("kimi_jax_prep._video_file._usable_rate", lambda *_: None)
+    monkeypatch.setattr("kimi_jax_prep.media.video_file._usable_rate", lambda *_: None)
     if fps is None:
         with pytest.raises(kjp.MediaError, match="give `fps` beside it"):
             kjp.split_video_chunks(path)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numbered_video import HEIGHT, WIDTH, number, numbered, video
 
 from kimi_jax_prep import MediaError
-from kimi_jax_prep._video_file import VideoFile
+from kimi_jax_prep.media.video_file import VideoFile
 
 VIDEOS = {
     "h264, one keyframe": video(80, g="250"),

@@ -18,8 +18,8 @@ import pytest
 from bits import assert_bit_equal
 from PIL import Image
 
-from kimi_jax_prep._errors import MediaError, PlanError
-from kimi_jax_prep._video_file import VideoFile, _Reader
+from kimi_jax_prep.errors import MediaError, PlanError
+from kimi_jax_prep.media.video_file import VideoFile, _Reader
 
 WIDTH, HEIGHT, BLOCK = 96, 64, 16
 
@@ -633,7 +633,7 @@ def test_progress_shows_a_bar_and_leaves_no_thread(capfd):
 
 
 def test_importing_the_reader_does_not_import_pyav():
-    code = "import kimi_jax_prep._video_file, sys; print('av' in sys.modules, 'tqdm' in sys.modules)"
+    code = "import kimi_jax_prep.media.video_file, sys; print('av' in sys.modules, 'tqdm' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (run.stdout.strip(), run.stderr) == ("False False", "")
 

@@ -9,7 +9,7 @@ from bits import assert_bit_equal
 from PIL import Image
 
 from kimi_jax_prep import PlanError, resize_bicubic
-from kimi_jax_prep._resize import PASS_ORDERS, installed_pass_order, vertical_first
+from kimi_jax_prep.tables.passes import PASS_ORDERS, installed_pass_order, vertical_first
 
 MODES = {
     "eager": lambda f: f,

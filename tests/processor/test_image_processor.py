@@ -22,10 +22,10 @@ from transformers.utils import TensorType
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep._keywords import OVERRIDES
-from kimi_jax_prep._options import MediaOptions
-from kimi_jax_prep._tensors import converter
+from kimi_jax_prep.media.options import MediaOptions
 from kimi_jax_prep.processor import KimiImageProcessor
+from kimi_jax_prep.processor.keywords import OVERRIDES
+from kimi_jax_prep.processor.tensors import converter
 
 K25, K3 = kjp.KIMI_K25, kjp.KIMI_K3
 

@@ -22,8 +22,8 @@ from transformers.utils import is_torchvision_available
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep._keywords import CALL_KEYWORDS, KimiImagesKwargs
 from kimi_jax_prep.processor import KimiImageProcessor, register
+from kimi_jax_prep.processor.keywords import CALL_KEYWORDS, KimiImagesKwargs
 
 K25, K3 = kjp.KIMI_K25, kjp.KIMI_K3
 

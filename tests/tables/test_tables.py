@@ -11,9 +11,10 @@ from PIL import Image
 from plain import dense_taps
 
 from kimi_jax_prep import KIMI_K25, MediaProcConfig, PlanError, normalize_lut
-from kimi_jax_prep._tables import PRECISION_BITS, bicubic_taps, num_taps, output_dtype
+from kimi_jax_prep.tables.lut import output_dtype
+from kimi_jax_prep.tables.taps import PRECISION_BITS, bicubic_taps, num_taps
 
-LUTS = json.loads((Path(__file__).parent / "golden" / "lut.json").read_text())["luts"]
+LUTS = json.loads((Path(__file__).parents[1] / "golden" / "lut.json").read_text())["luts"]
 BLUNT = [("bfloat16", "clip"), ("bfloat16", "imagenet")]
 every_table = pytest.mark.parametrize("name", LUTS)
 AXES = [

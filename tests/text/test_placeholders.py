@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_jax_prep._errors import PlanError, TextError
-from kimi_jax_prep._messages import is_batch, split_messages
-from kimi_jax_prep._placeholders import K3, K25, MEDIA_PAD, Slot, expanded, match, replaced
-from kimi_jax_prep._token_rows import Lengths, TokenRow, cut, lengths_of, padded
+from kimi_jax_prep.errors import PlanError, TextError
+from kimi_jax_prep.text.messages import is_batch, split_messages
+from kimi_jax_prep.text.placeholders import K3, K25, MEDIA_PAD, Slot, expanded, match, replaced
+from kimi_jax_prep.text.rows import Lengths, TokenRow, cut, lengths_of, padded
 
 PAD, VIDEO, IMAGE3 = MEDIA_PAD, K25.video_placeholder, K3.image_placeholder
 

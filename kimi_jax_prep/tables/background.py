@@ -1,0 +1,50 @@
+"""Blend tables of K3's background behind transparent pixels.
+
+The checkpoint blends in float32 (a = alpha / 255, then a * rgb + (1 - a) * board, two products and one sum) and
+truncates. Compilers contract such a sum into a fused multiply-add, which rounds once less. A blend has only
+256 x 256 inputs for each board value, so it is computed here with NumPy and looked up: exact everywhere.
+"""
+
+import functools
+
+import numpy as np
+from jaxtyping import UInt8
+
+from kimi_jax_prep.config import TransparentBgConfig
+
+_PLAIN_BOARDS = {"white": 255, "black": 0, "gray": 128}
+
+
+def board_values(background: TransparentBgConfig) -> tuple[int, int]:
+    """Bytes of the cells where (y // s + x // s) is even, and where it is odd."""
+    if background.pattern != "chessboard":
+        value = _PLAIN_BOARDS[background.pattern]
+        return value, value
+    white, gray = background.chessboard_white_value, background.chessboard_gray_value
+    return (white, gray) if background.chessboard_square_on_top_left else (gray, white)
+
+
+@functools.lru_cache(maxsize=8)
+def blend_tables(background: TransparentBgConfig) -> UInt8[np.ndarray, "2 256 256"]:
+    """The blended byte for [odd cell, alpha, value]. Read-only, 128 KiB."""
+    a = (np.arange(256, dtype=np.float32) / np.float32(255.0))[:, None]
+    value = np.arange(256, dtype=np.float32)[None, :]
+    tables = [
+        (a * value + (np.float32(1.0) - a) * np.float32(board)).astype(np.uint8) for board in board_values(background)
+    ]
+    blended = np.stack(tables)
+    blended.flags.writeable = False
+    return blended
+
+
+@functools.cache
+def straight_table(*, premultiplied: bool) -> UInt8[np.ndarray, "256 256"]:
+    """`table[alpha, v]`: Pillow's RGBa -> RGBA, or the identity. Source: `Convert.c`, `rgba2rgbA`."""
+    value = np.repeat(np.arange(256)[None, :], 256, axis=0)
+    if premultiplied:
+        alpha = np.arange(256)[:, None]
+        divided = np.minimum(255 * value // np.maximum(alpha, 1), 255)
+        value = np.where((alpha == 0) | (alpha == 255), value, divided)
+    table = value.astype(np.uint8)
+    table.flags.writeable = False
+    return table
