@@ -1,21 +1,61 @@
-"""Whether JAX is dead in this process: XLA's threads do not survive a fork, and its first call would hang.
+"""Whether JAX can be used in this process: the threads that XLA starts do not survive a fork.
 
-Imports nothing but the standard library: the package registers its hook before anything else is loaded.
+May import: the standard library. The package registers these hooks before it loads anything else. Nothing here takes a
+lock that another thread may have held when the process was forked.
 """
 
+import importlib
 import os
 import sys
+import threading
+import time
 import warnings
 from pathlib import Path
+
+# A fork waits this long for imports on other threads; their module locks would never be released in the child.
+_IMPORT_SECONDS = 5.0
 
 _dead = False
 _warned = False
 
 
 def _jax_has_started() -> bool:
+    """Whether JAX has made a backend, or is making one. `backends_are_initialized` would wait for JAX's lock."""
     bridge = sys.modules.get("jax._src.xla_bridge")
-    started = getattr(bridge, "backends_are_initialized", None)
-    return started is not None and bool(started())
+    if bridge is None:
+        return False
+    spec = getattr(sys.modules.get("jax"), "__spec__", None)
+    if getattr(spec, "_initializing", False):
+        return True
+    lock = getattr(bridge, "_backend_lock", None)
+    if not hasattr(bridge, "_backends") or lock is None:
+        return True  # a layout that is not known here: NumPy is always right
+    return bool(bridge._backends) or lock.locked()
+
+
+def _has_xla_threads() -> bool | None:
+    """Whether XLA's threads run in this process, or None where the system does not list threads."""
+    tasks = Path("/proc/self/task")
+    try:
+        names = [(task / "comm").read_text() for task in tasks.iterdir()]
+    except OSError:
+        return None
+    return any("xla" in name.lower() for name in names)
+
+
+def _wait_for_imports() -> None:
+    """In the parent, before a fork: wait until no other thread is inside an import."""
+    bootstrap = getattr(importlib, "_bootstrap", None)
+    locks = getattr(bootstrap, "_module_locks", None)
+    if locks is None:
+        return
+    me, deadline = threading.get_ident(), time.monotonic() + _IMPORT_SECONDS
+    while time.monotonic() < deadline:
+        owners = {getattr(ref(), "owner", None) for ref in list(locks.values())} - {None}
+        # A thread that forks inside an import may be what the others wait for.
+        if not owners or me in owners:
+            return
+        time.sleep(0.001)
 
 
 def _after_fork_in_child() -> None:
@@ -23,10 +63,10 @@ def _after_fork_in_child() -> None:
     _dead = _dead or _jax_has_started()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
-# Imported for the first time in a child: if JAX has started but its threads are not there, they were left behind.
-_tasks = Path("/proc/self/task")
-if _jax_has_started() and _tasks.is_dir() and len(list(_tasks.iterdir())) == 1:
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_wait_for_imports, after_in_child=_after_fork_in_child)
+# Imported for the first time in a child: JAX may have started before the fork.
+if _jax_has_started() and _has_xla_threads() is False:
     _dead = True
 
 
@@ -36,9 +76,25 @@ def forked_after_jax() -> bool:
     if _dead and not _warned:
         _warned = True
         warnings.warn(
-            "this process was forked after JAX had started, so JAX would hang in it; NumPy answers instead, with the "
-            "same bits but more slowly. Start worker processes with the 'spawn' or 'forkserver' method.",
+            "this process was forked after JAX had started, and JAX would hang in it. NumPy computes the same bits, "
+            "more slowly. Start worker processes with the 'spawn' or 'forkserver' method.",
             RuntimeWarning,
             stacklevel=3,
         )
     return _dead
+
+
+def require_jax(what: str) -> None:
+    """Refuse what only JAX can do in a process where JAX would hang.
+
+    Args:
+      what: the subject of the message, such as "`patchify`".
+
+    Raises:
+      RuntimeError: the process was forked after JAX had started.
+    """
+    if _dead:
+        raise RuntimeError(
+            f"{what} needs JAX, which would hang here: this process was forked after JAX had started. Start worker "
+            "processes with the 'spawn' or 'forkserver' method."
+        )
