@@ -17,9 +17,11 @@ from benchmarks.measure import check_equal, median_ms, rss_mb
 from benchmarks.peers import all_peers, checkpoint_arithmetic, numba_kernel
 from benchmarks.pictures import jpeg, noise, photo_like
 from kimi_jax_prep import reference
-from kimi_jax_prep.engine import placement as _frames
-from kimi_jax_prep.engine import programs as _programs
+from kimi_jax_prep.engine.backends import Target
+from kimi_jax_prep.engine.buffers import Pool
 from kimi_jax_prep.engine.cut import windows
+from kimi_jax_prep.engine.frames import FrameRenderer
+from kimi_jax_prep.engine.runtime import Runtime, runtime
 from kimi_jax_prep.host.pixels import Pixels
 from kimi_jax_prep.plan import patch_capacity
 
@@ -69,14 +71,14 @@ def fused_stage() -> Row:
         held[0].block_until_ready()
 
     # The engine's last launch, for frames of any sizes; its capacity is up to a quarter larger than the batch.
-    prep = kjp.Preprocessor()
-    spec = prep._cut(patch_capacity(n))
-    program = _programs.PROGRAMS.wait(spec)
+    target = Target(kjp.KIMI_K25, "float32")
+    spec = target.cut(patch_capacity(n))
+    program = _here().programs.wait(spec)
     canvas = np.zeros((spec.capacity * 14 * 14, 4), np.uint8)
     canvas[: 8 * side * side].reshape(8, side, side, 4)[:, :1795, :1795, :3] = frames
     start, stride = (jax.numpy.asarray(a) for a in windows([plan] * 8, 14, spec.capacity))
-    on_device, table = jax.numpy.asarray(canvas.reshape(-1)), jax.numpy.asarray(prep._table)
-    kept = [prep._old_result(spec)]
+    on_device, table = jax.numpy.asarray(canvas.reshape(-1)), jax.numpy.asarray(target.table)
+    kept = [jax.numpy.zeros((spec.capacity, 3, 14, 14), "float32")]
 
     def engine() -> None:
         kept[0] = program(on_device, start, stride, table, kept[0])
@@ -97,18 +99,25 @@ def fused_stage() -> Row:
     }
 
 
+def _here() -> Runtime:
+    here = runtime()
+    assert here is not None
+    return here
+
+
 def resize(width: int, height: int, new_width: int, new_height: int) -> Row:
     """One RGB picture: the engine's tiles, the pure function, Pillow, and Pillow in two threads."""
     image = noise(width, height, seed=1)
     size = (new_width, new_height)
-    plan = _frames.plan_resize(image.size, size, channels=3)
+    renderer = FrameRenderer(kjp.KIMI_K25, _here(), Pool(1 << 28))
+    plan = renderer.plan_resize(image.size, size, channels=3)
     assert plan is not None
-    programs = {s: _programs.PROGRAMS.wait(s) for s in (plan.across, plan.down) if s is not None}
+    programs = {s: _here().programs.wait(s) for s in (plan.across, plan.down) if s is not None}
     out = np.zeros((new_height, new_width), np.uint32)
     with ThreadPoolExecutor(2) as pool:
 
         def tiles() -> None:
-            for task in [pool.submit(task) for task in _frames._tasks(Pixels(image), plan, programs, None, out)]:
+            for task in [pool.submit(task) for task in renderer.tasks(Pixels(image), plan, programs, None, out)]:
                 task.result()
 
         def halves() -> list[Image.Image]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kimi_jax_prep.batch import Failure as Failure
     from kimi_jax_prep.batch import PatchBatch as PatchBatch
     from kimi_jax_prep.engine.preprocessor import Preprocessor as Preprocessor
+    from kimi_jax_prep.engine.preprocessor import cached_bytes as cached_bytes
+    from kimi_jax_prep.engine.preprocessor import clear_cache as clear_cache
     from kimi_jax_prep.engine.preprocessor import preprocess as preprocess
     from kimi_jax_prep.media.chunks import split_video_chunks as split_video_chunks
     from kimi_jax_prep.media.options import MediaOptions as MediaOptions
@@ -32,6 +34,8 @@ _LAZY = {
     "MediaOptions": "media.options",
     "PatchBatch": "batch",
     "Preprocessor": "engine.preprocessor",
+    "cached_bytes": "engine.preprocessor",
+    "clear_cache": "engine.preprocessor",
     "composite": "ops.composite",
     "normalize_lut": "tables.lut",
     "patchify": "ops.patchify",
@@ -61,6 +65,8 @@ __all__ = [
     "TextError",
     "TransparentBgConfig",
     "VideoChunkPlan",
+    "cached_bytes",
+    "clear_cache",
     "composite",
     "normalize_lut",
     "patchify",

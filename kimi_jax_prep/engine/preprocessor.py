@@ -1,64 +1,50 @@
-"""Many media of any sizes in one batch: open, plan, place, cut; memory and programs are used again.
+"""`Preprocessor`: media of any sizes to one batch of patches, with programs and buffers that are kept between calls."""
 
-All frames are placed in one flat canvas, padded, one after another; a canvas of N patches has exactly N patches of
-pixels. One program for each capacity cuts it into patches through windows at run-time positions, so that nothing
-about a picture's size is compiled in.
-"""
-
-import functools
 import inspect
 import itertools
-import os
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Shaped, UInt32
 
-from kimi_jax_prep import reference
 from kimi_jax_prep.batch import Failure, PatchBatch
-from kimi_jax_prep.checks import check_keywords, positive_int
+from kimi_jax_prep.checks import check_keywords, one_of, positive_int
 from kimi_jax_prep.config import KIMI_K25, MediaProcConfig
-from kimi_jax_prep.engine import programs as _programs
-from kimi_jax_prep.engine.buffers import Lent, Owner, Pool
-from kimi_jax_prep.engine.cut import BYTES_A_PIXEL, CutPatches, table_of, windows
-from kimi_jax_prep.engine.placement import place
+from kimi_jax_prep.engine import process, runtime
+from kimi_jax_prep.engine.backends import NumpyBackend, Patches, Target, XlaBackend
+from kimi_jax_prep.engine.buffers import Pool
+from kimi_jax_prep.engine.cut import CutPatches
+from kimi_jax_prep.engine.destination import Destination
+from kimi_jax_prep.engine.programs import CompilationError
 from kimi_jax_prep.engine.tiles import CompositeTile, all_passes
-from kimi_jax_prep.engine.workers import in_turn, side_by_side
-from kimi_jax_prep.errors import PlanError
-from kimi_jax_prep.fork import forked_after_jax
-from kimi_jax_prep.host.render import render
-from kimi_jax_prep.media.image import Frame
-from kimi_jax_prep.media.items import Failures, Item, num_patches_of, open_items, without
+from kimi_jax_prep.media.items import Failures, Item, open_items, without
 from kimi_jax_prep.media.opening import warn_of_clipping
 from kimi_jax_prep.media.options import OPTIONS, MediaOptions
-from kimi_jax_prep.plan import CAPACITIES, patch_capacity
-from kimi_jax_prep.tables.lut import normalize_lut, output_dtype
+from kimi_jax_prep.plan import CAPACITIES
 
 BACKENDS = ("jax", "numpy")
 ON_ERROR = ("raise", "skip")
-# What the NumPy path takes for one patch, and XLA's compiler for one program, in seconds on a slow core. Below their
-# ratio a caller is answered by NumPy while the program is compiled in the background.
-_NUMPY_PATCH, _COMPILING = 10e-6, 0.15
-# Pixels that are worth a task of their own.
-_TASK_PIXELS = 1 << 18
 
 
 class Preprocessor:
     """Turns media into patches under one config. Thread-safe; keeps memory and compiled programs.
 
+    Its settings cannot be changed; make another object, which shares the compiled programs.
+
     Args:
       config: sizes, colour rules, mean and std.
       dtype: of `pixel_values`: "float32", "bfloat16", "float16" or "uint8" (bytes, to normalize on the device).
-      device: where `pixel_values` and `grid_thws` go as jax.Arrays; None gives NumPy arrays.
-      num_threads: of this library's own pool, which decodes, places and resizes; None means the CPUs this process may
-        run on. XLA's pool is a different one: see docs/threads.md.
-      max_cached_bytes: of free result and canvas memory that is kept; 0 keeps none.
-      backend: "jax", or "numpy" for the reference's path (the same bits, no JAX).
-      **options: of `MediaOptions`: limits on strangers' media, EXIF, 16-bit pictures, layout of arrays.
+      device: where `pixel_values` and `grid_thws` go as jax.Arrays: a `jax.Device`, a `jax.sharding.Sharding`, or a
+        pair (mesh, partition spec). None gives NumPy arrays. Where the first axis is sharded, rows of zeros make
+        `pixel_values` divide evenly, and `grid_thws` is replicated.
+      num_threads: that decode, render and resize one call's frames, the calling thread included; None means the CPUs
+        this process may run on. XLA has threads of its own: see docs/threads.md.
+      max_cached_bytes: of free result, canvas and scratch memory that is kept; 0 keeps none.
+      backend: "jax", or "numpy" (the same bits without JAX).
+      **options: of `MediaOptions`: limits on untrusted media, EXIF, 16-bit images, layout of arrays.
 
     Raises:
       PlanError: an unknown dtype or backend, a number below its minimum, an impossible option.
@@ -81,37 +67,61 @@ class Preprocessor:
                 f"`config` is a MediaProcConfig, such as KIMI_K25, or read by "
                 f"MediaProcConfig.from_json_file; got {type(config).__name__}."
             )
-        output_dtype(dtype)
-        if backend not in BACKENDS:
-            raise PlanError(f"`backend` is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}.")
+        one_of("backend", backend, BACKENDS)
         if num_threads is not None:
             num_threads = positive_int("num_threads", num_threads)
         if max_cached_bytes != 0:
             max_cached_bytes = positive_int("max_cached_bytes", max_cached_bytes)
         check_keywords(options, (*_SETTINGS, *OPTIONS))
-        self.options = MediaOptions(**options)
-        self.config = config
-        self.dtype = dtype
-        self.device = device
-        self.backend = backend
+        self._target = Target(config, dtype)
+        self._options = MediaOptions(**options)
+        self._destination = Destination(device)
+        self._backend_name = backend
         self._num_threads_asked = num_threads
-        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._num_threads = num_threads or process.num_cpus()
         self._pool = Pool(max_cached_bytes)
-        self._lut = normalize_lut(config, dtype=dtype)
-        self._one_table = bool((self._lut == self._lut[:, :1]).all())
-        if self._one_table:
-            self._lut = np.ascontiguousarray(self._lut[:, 0])
-        self._table = table_of(self._lut)
-        # A window's last byte is addressed with 32 bits.
-        most = (2**31 - 1) // (config.patch_size**2 * BYTES_A_PIXEL)
-        self._most_patches = max(c for c in CAPACITIES if c <= most)
+
+    @property
+    def config(self) -> MediaProcConfig:
+        """Sizes, colour rules, mean and std."""
+        return self._target.config
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype of `pixel_values`."""
+        return self._target.dtype
+
+    @property
+    def device(self) -> Any:
+        """Where results go, or None for NumPy arrays."""
+        return self._destination.asked
+
+    @property
+    def backend(self) -> str:
+        """ "jax" or "numpy"."""
+        return self._backend_name
+
+    @property
+    def options(self) -> MediaOptions:
+        """How media are opened, unless a call says otherwise."""
+        return self._options
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that work on one call."""
+        return self._num_threads
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise AttributeError(f"`{name}` of a Preprocessor cannot be set; make another Preprocessor.")
+        super().__setattr__(name, value)
 
     def __call__(self, medias: Iterable[Any], *, on_error: str = "raise", **options: Any) -> PatchBatch:
         """Patches of media, in the caller's order.
 
         Args:
           medias: see `kimi_jax_prep.media`. An empty list gives empty arrays.
-          on_error: "skip" leaves media out that cannot be read, and lists them in the result's `failures`.
+          on_error: "skip" leaves out media that cannot be read and lists them in the result's `failures`.
           **options: of `MediaOptions`, for this call.
 
         Raises:
@@ -119,234 +129,138 @@ class Preprocessor:
           FileNotFoundError: a path does not exist; its index is in the message.
           TypeError: `medias` is one medium instead of a list, or an unknown keyword.
         """
-        if on_error not in ON_ERROR:
-            raise PlanError(f"`on_error` is {on_error!r}; expected one of {', '.join(map(repr, ON_ERROR))}.")
-        chosen = self.options.replace(**options)
-        failures = Failures(skip=on_error == "skip")
-        items = open_items(medias, self.config, chosen, failures)
-        warn_of_clipping((item.medium for item in items), chosen)
-        n = num_patches_of(items)
-        if self.backend == "numpy" or forked_after_jax():
-            pixel_values = self._with_numpy(items, failures)
-        elif n > self._most_patches:
-            pixel_values = self._in_parts(items, failures)
-        else:
-            pixel_values = self._with_jax(items, failures)
-        if failures:
-            pixel_values, items = without(failures, pixel_values, items)
-        plans = tuple(item.plan for item in items)
-        return self._to_device(
-            PatchBatch(
-                pixel_values,
-                np.array([plan.grid_thw for plan in plans], np.int64).reshape(-1, 3),
-                plans,
-                tuple(item.source for item in items),
-                tuple(item.medium.prompt for item in items),
-                tuple(Failure(i, failures[i]) for i in sorted(failures)),
-            )
-        )
+        items, failures = self._open(medias, on_error, options)
+        pixel_values = self._with_backend(lambda backend: backend.patches(items, failures))
+        return self._destination.put(self._batch(pixel_values, items, failures))
 
     @property
     def compiled_programs(self) -> tuple[str, ...]:
         """What is compiled in this process and of use to this object: one line for each program."""
-        mine = [
-            spec
-            for spec in _programs.PROGRAMS.compiled()
-            if not isinstance(spec, CutPatches) or spec == self._cut(spec.capacity)
-        ]
+        current = self._runtime()
+        specs = current.programs.compiled() if current is not None else ()
+        mine = [s for s in specs if not isinstance(s, CutPatches) or s == self._target.cut(s.capacity)]
         return tuple(sorted(map(repr, mine)))
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of free result and canvas memory that are kept for the next call."""
+        """Bytes of free result, canvas and scratch memory that are kept for the next call."""
         return self._pool.cached_bytes
 
     def clear_cache(self) -> None:
-        """Give that memory back."""
+        """Free that memory."""
         self._pool.clear()
 
     def warmup(self, *, max_patches: int | None = None, resize: bool = True) -> None:
-        """Compile ahead, so that no later call meets a new program.
+        """Compile ahead, so that no later call has to.
 
         Args:
           max_patches: of one call's batch; by default what one image can have, padding included.
           resize: also every program that resizes.
         """
-        if self.backend == "numpy" or forked_after_jax():
+        current = self._runtime()
+        if current is None:
             return
         if max_patches is None:
             # Padding comes after the budget. The most that was ever found on top of it is 31 % (for 4,096 patches).
             max_patches = self.config.in_patch_limit * 4 // 3
-        for capacity in CAPACITIES:
-            _programs.PROGRAMS.wait(self._cut(capacity))
-            if capacity >= min(max_patches, self._most_patches):
+        specs: list[Any] = []
+        for capacity in (c for c in CAPACITIES if c <= self._target.most_patches):
+            specs.append(self._target.cut(capacity))
+            if capacity >= max_patches:
                 break
         if resize:
             channels = (3, 4) if self.config.transparent_bg_config is not None else (3,)
-            for spec in itertools.chain.from_iterable(map(all_passes, channels)):
-                _programs.PROGRAMS.wait(spec)
-            if 4 in channels:
-                _programs.PROGRAMS.wait(CompositeTile())
+            specs += itertools.chain.from_iterable(map(all_passes, channels))
+            specs += [CompositeTile()] if 4 in channels else []
+        try:
+            for spec in specs:
+                current.programs.wait(spec)
+        except CompilationError:
+            current.programs.warn_of_failure()
 
     def wait_until_compiled(self) -> None:
         """Return when no program is being compiled in the background. Measure time after this."""
-        _programs.PROGRAMS.wait_for_requested()
+        current = self._runtime()
+        if current is not None:
+            current.programs.wait_for_requested()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Memory and programs belong to a process; the settings make a new object in another one.
         settings = {
             "dtype": self.dtype,
-            "device": self.device,
             "num_threads": self._num_threads_asked,
             "max_cached_bytes": self._pool.max_bytes,
             "backend": self.backend,
             **self.options.changed(),
         }
-        return functools.partial(Preprocessor, self.config, **settings), ()
+        return _unpickled, (self.config, settings, self._destination)
 
-    def _cut(self, capacity: int) -> CutPatches:
-        return CutPatches(capacity, self.config.patch_size, self.dtype, self._one_table)
+    def _open(self, medias: Iterable[Any], on_error: str, options: dict[str, Any]) -> tuple[list[Item], Failures]:
+        """Media with their plans, from their headers."""
+        one_of("on_error", on_error, ON_ERROR)
+        chosen = self._options.replace(**options)
+        failures = Failures(skip=on_error == "skip")
+        items = open_items(medias, self.config, chosen, failures)
+        warn_of_clipping((item.medium for item in items), chosen)
+        return items, failures
 
-    def _with_jax(self, items: Sequence[Item], failures: Failures) -> Shaped[np.ndarray, "n 3 p p"]:
-        n = num_patches_of(items)
-        spec, program = self._program_for(n)
-        if program is None:
-            return self._with_numpy(items, failures)
-        p = self.config.patch_size
-        used = spec.capacity * p * p * BYTES_A_PIXEL
-        # Canvases of one power of two serve all capacities below it.
-        size = 1 << (used - 1).bit_length()
-        key = ("canvas", size)
-        canvas = self._pool.take(key) or Lent((size,), np.uint8, _programs.cpu_device())
-        try:
-            self._place(items, canvas.array[:used].view(np.uint32), failures)
-            start, stride = windows([item.plan for item in items], p, spec.capacity)
-            result = program(canvas.on_device(used), start, stride, self._table, self._old_result(spec))
-            result.block_until_ready()
-        finally:
-            # Every task has ended and every launch is over, also after an error.
-            self._pool.give(key, size, canvas)
-        owner = Owner(result, self._pool, spec)
-        dtype = output_dtype(self.dtype)
-        return owner.bytes()[: n * 3 * p * p * dtype.itemsize].view(dtype).reshape(n, 3, p, p)
+    def _runtime(self) -> runtime.Runtime | None:
+        return None if self._backend_name == "numpy" else runtime.runtime()
 
-    def _program_for(self, num_patches: int) -> tuple[CutPatches, Callable[..., jax.Array] | None]:
-        """The program that serves so many patches now: its own, a larger one that is compiled, or none yet."""
-        own = self._cut(patch_capacity(num_patches))
-        program = _programs.PROGRAMS.ready(own)
-        if program is None and num_patches * _NUMPY_PATCH > _COMPILING:
-            program = _programs.PROGRAMS.wait(own)
-        if program is None:
-            _programs.PROGRAMS.request(own)
-            for larger in CAPACITIES:
-                if own.capacity < larger <= 2 * own.capacity:
-                    spec = self._cut(larger)
-                    program = _programs.PROGRAMS.ready(spec)
-                    if program is not None:
-                        return spec, program
-        return own, program
+    def _with_backend(self, make: Any) -> Patches:
+        """What `make` returns for the backend in use. One that JAX breaks is made anew, then NumPy takes over."""
+        # A signal handler or finalizer that interrupted this very thread inside XLA: XLA must not be entered again.
+        if process.is_inside_xla():
+            return make(NumpyBackend(self._target))
+        cause: Exception | None = None
+        for _ in range(2):
+            current = self._runtime()
+            if current is None:
+                break
+            try:
+                made = make(XlaBackend(self._target, current, self._pool, self._num_threads))
+            except Exception as err:
+                if not _is_jaxs(err):
+                    raise
+                cause = err
+                # Others may have deleted arrays or cleared the backends while this call ran.
+                runtime.forget()
+                self._pool.clear()
+            else:
+                current.programs.warn_of_failure()
+                return made
+        if cause is not None:
+            warnings.warn(
+                f"JAX failed ({cause}); NumPy computes the same bits, more slowly.", RuntimeWarning, stacklevel=4
+            )
+        return make(NumpyBackend(self._target))
 
-    def _old_result(self, spec: CutPatches) -> jax.Array:
-        kept = self._pool.take(spec)
-        if kept is not None:
-            return kept
-        shape, dtype = spec.shapes()[-1]
-        return jax.device_put(np.zeros(shape, dtype), _programs.cpu_device(), may_alias=False)  # type: ignore[arg-type]  # a name of a dtype
-
-    def _place(self, items: Sequence[Item], canvas: UInt32[np.ndarray, "pixels"], failures: Failures) -> None:
-        frames = list(_frames_on(canvas, items, self.config.patch_size))
-        shares = list(_shares(frames)) if self.num_threads > 1 else [frames]
-        # Where shares are few, the strips of each frame are shared out instead.
-        by_frame = len(shares) >= self.num_threads
-        run = in_turn if by_frame else functools.partial(side_by_side, num_threads=self.num_threads)
-
-        def work(share: list[tuple[Item, Frame, np.ndarray]]) -> None:
-            for item, frame, rectangle in share:
-                if item.source not in failures:
-                    with failures.about(item.source):
-                        place(frame.load(), item.plan, self.config, rectangle, run)
-
-        tasks = [functools.partial(work, share) for share in shares]
-        if by_frame:
-            side_by_side(tasks, self.num_threads)
-        else:
-            in_turn(tasks)
-
-    def _with_numpy(self, items: Sequence[Item], failures: Failures) -> Shaped[np.ndarray, "n 3 p p"]:
-        p = self.config.patch_size
-        out = np.empty((num_patches_of(items), 3, p, p), output_dtype(self.dtype))
-        first = 0
-        for item in items:
-            plan = item.plan
-            size = plan.num_patches // plan.grid_thw[0]
-            for k, frame in enumerate(item.medium.frames):
-                if item.source in failures:
-                    break
-                with failures.about(item.source):
-                    pixels = np.asarray(render(frame.load(), plan, self.config))
-                    padded = np.pad(pixels, ((0, plan.pad_bottom), (0, plan.pad_right), (0, 0)))
-                    patches = reference.patchify(padded[None], p)
-                    part = out[first + k * size : first + (k + 1) * size]
-                    for c in range(3):
-                        lut = self._lut if self._one_table else self._lut[:, c]
-                        part[:, c] = lut[patches[:, c]]
-            first += plan.num_patches
-        return out
-
-    def _in_parts(self, items: Sequence[Item], failures: Failures) -> Shaped[np.ndarray, "n 3 p p"]:
-        p = self.config.patch_size
-        out = np.empty((num_patches_of(items), 3, p, p), output_dtype(self.dtype))
-        first = begin = 0
-        for end in range(1, len(items) + 1):
-            if end == len(items) or num_patches_of(items[begin : end + 1]) > self._most_patches:
-                part = self._with_jax(items[begin:end], failures)
-                out[first : first + len(part)] = part
-                first += len(part)
-                begin = end
-        return out
-
-    def _to_device(self, batch: PatchBatch) -> PatchBatch:
-        if self.device is None:
-            return batch
-        if forked_after_jax():
-            raise RuntimeError("this process was forked after JAX had started, so nothing can go to a JAX device in it")
-        wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]  # set by JAX at run time
-        grids = batch.grid_thws if wide else batch.grid_thws.astype(np.int32)
-        return replace(
-            batch,
-            pixel_values=jax.device_put(batch.pixel_values, self.device),
-            grid_thws=jax.device_put(grids, self.device),
+    def _batch(self, pixel_values: Patches, items: Sequence[Item], failures: Failures) -> PatchBatch:
+        if failures:
+            pixel_values, items = without(failures, pixel_values, items)
+        plans = tuple(item.plan for item in items)
+        return PatchBatch(
+            pixel_values,
+            np.array([plan.grid_thw for plan in plans], np.int64).reshape(-1, 3),
+            plans,
+            tuple(item.source for item in items),
+            tuple(item.medium.prompt for item in items),
+            tuple(Failure(i, failures[i]) for i in sorted(failures)),
         )
 
 
 _SETTINGS = tuple(inspect.signature(Preprocessor).parameters)[:-1]
 
 
-def _frames_on(
-    canvas: UInt32[np.ndarray, "pixels"], items: Iterable[Item], patch_size: int
-) -> Iterator[tuple[Item, Frame, np.ndarray]]:
-    """Every frame with its rectangle of the canvas."""
-    at = 0
-    for item in items:
-        _, rows, columns = item.plan.grid_thw
-        height, width = rows * patch_size, columns * patch_size
-        for frame in item.medium.frames:
-            yield item, frame, canvas[at : at + height * width].reshape(height, width)
-            at += height * width
+def _unpickled(config: MediaProcConfig, settings: dict[str, Any], destination: Destination) -> Preprocessor:
+    return Preprocessor(config, device=destination.asked, **settings)
 
 
-def _shares(frames: Iterable[tuple[Item, Frame, np.ndarray]]) -> Iterator[list[Any]]:
-    """Runs of frames that are worth a task of their own."""
-    share, pixels = [], 0
-    for placed in frames:
-        share.append(placed)
-        width, height = placed[1].size
-        pixels += width * height
-        if pixels >= _TASK_PIXELS:
-            yield share
-            share, pixels = [], 0
-    if share:
-        yield share
+def _is_jaxs(err: Exception) -> bool:
+    """Whether JAX itself broke: its runtime failed, or somebody deleted an array or cleared the backends."""
+    if isinstance(err, CompilationError | jax.errors.JaxRuntimeError):
+        return True
+    return isinstance(err, RuntimeError | ValueError) and "has been deleted" in str(err)
 
 
 _SHARED: OrderedDict[tuple[MediaProcConfig, str], Preprocessor] = OrderedDict()
@@ -364,8 +278,8 @@ def preprocess(
 ) -> PatchBatch:
     """Patches of media, in the caller's order: `Preprocessor(config, dtype=dtype)(medias, ...)`.
 
-    The object behind it is kept for the next call with the same config and dtype, and all of them share one limit of
-    cached bytes. Args and errors: as `Preprocessor` and its call.
+    The object behind it is kept for the next call with the same config and dtype. All of them share one limit of
+    cached bytes, 1 GiB; `clear_cache` frees that memory. Args and errors: as `Preprocessor` and its call.
     """
     return shared_preprocessor(config, dtype=dtype)(medias, on_error=on_error, **options)
 
@@ -382,3 +296,14 @@ def shared_preprocessor(config: MediaProcConfig, *, dtype: str) -> Preprocessor:
         while len(_SHARED) > _MOST_SHARED:
             _SHARED.popitem(last=False)
     return prep
+
+
+def cached_bytes() -> int:
+    """Bytes that `preprocess` and `KimiImageProcessor` keep for their next call: free buffers, and resize taps."""
+    return _SHARED_POOL.cached_bytes + runtime.cached_bytes()
+
+
+def clear_cache() -> None:
+    """Free what `cached_bytes` counts. Compiled programs stay."""
+    _SHARED_POOL.clear()
+    runtime.clear()

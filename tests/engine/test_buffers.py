@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import jax
 import numpy as np
@@ -13,7 +14,8 @@ from bits import assert_bit_equal
 from PIL import Image
 
 import kimi_jax_prep as kjp
-from kimi_jax_prep.engine.buffers import Cache, Lent, Pool
+from kimi_jax_prep.engine import buffers
+from kimi_jax_prep.engine.buffers import Cache, HostBuffer, Pool
 
 
 def test_pool_returns_what_was_given_and_nothing_twice():
@@ -43,30 +45,61 @@ def test_pool_that_keeps_nothing():
     assert (pool.take("a"), pool.cached_bytes) == (None, 0)
 
 
-def test_a_finalizer_inside_the_pool_does_not_block():
-    pool = Pool(100)
-    with pool._lock:  # as if garbage collection struck while this thread held it
-        pool.give("a", 1, "a")
-    pool.give("b", 1, "b")
-    assert (pool.take("a"), pool.take("b")) == ("a", "b")
+def test_a_signal_handler_may_use_the_pool_in_the_middle_of_any_of_its_functions():
+    """Every line of `take`, `give`, `clear` and `cached_bytes` is interrupted by all the others on the same thread."""
+    pool, inside = Pool(100), [False]
+    used: list[int] = []
+
+    def interrupt(frame: types.FrameType, event: str, _: object):
+        if frame.f_code.co_filename == buffers.__file__ and event == "line" and not inside[0]:
+            inside[0] = True
+            used.append(frame.f_lineno)
+            # Something else each time, so that every line of the interrupted function is reached.
+            [lambda: pool.give("b", 30, "b"), lambda: pool.take("a"), lambda: pool.cached_bytes, pool.clear][
+                len(used) % 4
+            ]()
+            inside[0] = False
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        for _ in range(30):
+            pool.give("a", 60, "a")
+            pool.take("b")
+            pool.give("a", 60, "a")
+            pool.take("a")
+            pool.clear()
+    finally:
+        sys.settrace(None)
+    assert len(set(used)) > 10
+    assert pool.cached_bytes <= 100
 
 
 def test_cache_is_bounded_in_bytes_and_keyed_by_all_that_is_given():
     cache = Cache(10_000)
-    assert cache.get((30, 150), lambda: (1, "wide")) == "wide"
-    assert cache.get((150, 30), lambda: (1, "tall")) == "tall"
-    assert cache.get((30, 150), lambda: (1, "again")) == "wide"
+
+    def get(key: object, size: int, value: str, *, usable: bool = True) -> str:
+        return cache.get(key, lambda: (size, value), usable=lambda _: usable)
+
+    assert get((30, 150), 1, "wide") == "wide"
+    assert get((150, 30), 1, "tall") == "tall"
+    assert get((30, 150), 1, "again") == "wide"
+    assert get((30, 150), 1, "made anew", usable=False) == "made anew"
     for i in range(100):
-        cache.get(i, lambda: (5_000, "large"))
-        assert cache._bytes <= 10_000
-    assert cache.get((30, 150), lambda: (1, "made again")) == "made again"
+        get(i, 5_000, "large")
+        assert cache.cached_bytes <= 10_000
+    assert get((30, 150), 1, "made again") == "made again"
+    cache.clear()
+    assert cache.cached_bytes == 0
 
 
-def test_lent_memory_is_read_in_place():
-    lent = Lent((8, 3), np.uint32, jax.local_devices(backend="cpu")[0])
-    on_device = lent.on_device()
-    lent.array[:] = 7
-    assert on_device.unsafe_buffer_pointer() == lent.array.ctypes.data
+def test_host_buffers_are_read_in_place_also_after_somebody_deleted_their_jax_array():
+    buffer = HostBuffer((8, 3), np.uint32, jax.local_devices(backend="cpu")[0])
+    for _ in range(2):
+        on_device = buffer.on_device()
+        buffer.array[:] = 7
+        assert on_device.unsafe_buffer_pointer() == buffer.array.ctypes.data
+        on_device.delete()
 
 
 def pictures(rng: np.random.Generator, *, most: int = 3) -> list[Image.Image]:

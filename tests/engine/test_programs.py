@@ -1,6 +1,7 @@
 """The budget of compiled programs: counted, each compiled once, nobody waits longer than NumPy would have taken."""
 
 import threading
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,9 @@ from PIL import Image
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep.engine import programs as _programs
+from kimi_jax_prep.engine import programs, runtime
+from kimi_jax_prep.engine.backends import Target, XlaBackend
+from kimi_jax_prep.engine.buffers import Pool
 from kimi_jax_prep.engine.tiles import CompositeTile, all_passes
 from kimi_jax_prep.plan import CAPACITIES, patch_capacity
 
@@ -22,16 +25,27 @@ SMALL = replace(kjp.KIMI_K25, in_patch_limit=300, in_patch_limit_each_frame=100)
 def compiling(monkeypatch):
     """A process without programs; yields the list of specs as they are compiled."""
     compiled: list[object] = []
-    real = _programs.compile_spec
+    real = programs.compile_spec
 
-    def counting(spec):
+    def counting(spec, device):
         compiled.append(spec)
-        return real(spec)
+        return real(spec, device)
 
-    monkeypatch.setattr(_programs, "PROGRAMS", _programs.Programs())
-    monkeypatch.setattr(_programs, "compile_spec", counting)
+    monkeypatch.setattr(runtime, "_current", None)
+    monkeypatch.setattr(programs, "compile_spec", counting)
     yield compiled
-    _programs.PROGRAMS.wait_for_requested()
+    table().wait_for_requested()
+
+
+def table() -> programs.Programs:
+    """The process's programs."""
+    here = runtime.runtime()
+    assert here is not None
+    return here.programs
+
+
+def cut(capacity: int, config: kjp.MediaProcConfig = kjp.KIMI_K25) -> programs.Spec:
+    return Target(config, "float32").cut(capacity)
 
 
 def picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
@@ -76,13 +90,13 @@ def test_a_stream_compiles_few_programs_each_once_and_none_in_its_second_pass(co
 
 def test_the_first_caller_is_answered_before_the_compiler_is_done(compiling, monkeypatch):
     let_go = threading.Event()
-    counting = _programs.compile_spec
+    counting = programs.compile_spec
 
-    def slow(spec):
+    def slow(spec, device):
         let_go.wait(30)
-        return counting(spec)
+        return counting(spec, device)
 
-    monkeypatch.setattr(_programs, "compile_spec", slow)
+    monkeypatch.setattr(programs, "compile_spec", slow)
     prep = kjp.Preprocessor(SMALL)
     batch = stream(1, 1)[0]
     try:
@@ -105,24 +119,25 @@ def test_warmup_leaves_nothing_to_compile(compiling):
 
 @pytest.mark.usefixtures("compiling")
 def test_a_larger_program_serves_until_the_right_one_is_there():
-    prep = kjp.Preprocessor()
+    here = runtime.runtime()
+    assert here is not None
+    backend = XlaBackend(Target(kjp.KIMI_K25, "float32"), here, Pool(1 << 20), 1)
     large = patch_capacity(400)
-    _programs.PROGRAMS.wait(prep._cut(large))
-    spec, program = prep._program_for(300)
+    table().wait(cut(large))
+    spec, program = backend.program_for(300)
     assert (spec.capacity, program is not None) == (large, True)
-    prep.wait_until_compiled()
-    assert prep._program_for(300)[0].capacity == patch_capacity(300) < large
+    table().wait_for_requested()
+    assert backend.program_for(300)[0].capacity == patch_capacity(300) < large
 
 
 def test_eight_threads_compile_a_program_once(compiling):
-    prep = kjp.Preprocessor(SMALL)
-    spec = prep._cut(256)
+    spec = cut(256)
     barrier = threading.Barrier(8)
-    programs = []
+    got = []
 
     def ask():
         barrier.wait()
-        programs.append(_programs.PROGRAMS.wait(spec))
+        got.append(table().wait(spec))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -130,23 +145,85 @@ def test_eight_threads_compile_a_program_once(compiling):
     for thread in threads:
         thread.join()
     assert compiling == [spec]
-    assert len(programs) == 8
-    assert len(set(map(id, programs))) == 1
+    assert len(got) == 8
+    assert len(set(map(id, got))) == 1
 
 
 @pytest.mark.usefixtures("compiling")
-def test_a_failed_compilation_is_the_askers_error_and_can_be_tried_again(monkeypatch):
-    counting = _programs.compile_spec
+def test_a_compiler_that_fails_is_reported_once_and_numpy_answers(monkeypatch):
+    tried = []
 
-    def failing(_spec):
+    def failing(spec, _device):
+        tried.append(spec)
         raise RuntimeError("no compiler today")
 
-    monkeypatch.setattr(_programs, "compile_spec", failing)
-    spec = kjp.Preprocessor()._cut(256)
-    with pytest.raises(RuntimeError, match="today"):
-        _programs.PROGRAMS.wait(spec)
-    monkeypatch.setattr(_programs, "compile_spec", counting)
-    assert _programs.PROGRAMS.wait(spec)
+    monkeypatch.setattr(programs, "compile_spec", failing)
+    with pytest.raises(programs.CompilationError, match="today"):
+        table().wait(cut(256))
+    prep = kjp.Preprocessor(SMALL)
+    batch = stream(3, 1)[0]
+    want = reference.preprocess(batch, SMALL).pixel_values
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            assert_bit_equal(prep(batch).pixel_values, want, what="without a compiler")
+            prep.wait_until_compiled()
+    assert len([w for w in caught if "no compiler today" in str(w.message)]) == 1
+    assert len(tried) == len(set(tried))
+    assert prep.compiled_programs == ()
+
+
+@pytest.mark.usefixtures("compiling")
+def test_an_xla_without_our_option_compiles_without_it(monkeypatch):
+    monkeypatch.setattr(programs, "_COMPILER_OPTIONS", {"xla_no_such_option": 1})
+    assert table().wait(cut(256))
+    assert programs._COMPILER_OPTIONS is None
+
+
+@pytest.mark.usefixtures("compiling")
+def test_an_interrupt_while_compiling_belongs_to_its_thread(monkeypatch):
+    """The others that wait for the same program compile it themselves."""
+    spec, began, let_go = cut(256), threading.Event(), threading.Event()
+    counting = programs.compile_spec
+
+    def interrupted(spec, device):
+        if threading.current_thread().name == "interrupted":
+            began.set()
+            let_go.wait(30)
+            raise KeyboardInterrupt
+        return counting(spec, device)
+
+    monkeypatch.setattr(programs, "compile_spec", interrupted)
+    outcomes: dict[str, object] = {}
+
+    def ask():
+        try:
+            outcomes[threading.current_thread().name] = table().wait(spec)
+        except BaseException as err:
+            outcomes[threading.current_thread().name] = err
+
+    first = threading.Thread(target=ask, name="interrupted")
+    second = threading.Thread(target=ask, name="other")
+    first.start()
+    began.wait(30)
+    second.start()
+    let_go.set()
+    first.join(60)
+    second.join(60)
+    assert isinstance(outcomes["interrupted"], KeyboardInterrupt)
+    assert outcomes["other"] is table().ready(spec)
+
+
+@pytest.mark.usefixtures("compiling")
+def test_a_request_that_no_thread_can_serve_is_forgotten(monkeypatch):
+    def no_thread(_self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    table().request(cut(256))
+    table().wait_for_requested()  # used to wait for ever
+    assert table().ready(cut(256)) is None
+    assert table().wait(cut(256))
 
 
 def test_capacities_waste_little():

@@ -84,7 +84,7 @@ COMMON = """
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             batches = [kjp.preprocess([picture]) for _ in range(2)]
-        ours = [str(w.message) for w in caught if "NumPy answers" in str(w.message)]
+        ours = [str(w.message) for w in caught if "NumPy computes" in str(w.message)]
         results.put((batches[1].pixel_values.tobytes(), ours))
 
     def in_child():

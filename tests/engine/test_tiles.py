@@ -3,14 +3,17 @@
 import itertools
 import tracemalloc
 
+import jax
 import numpy as np
 import pytest
 from bits import assert_bit_equal
 from PIL import Image
 from plain import resize as plain_resize
 
-from kimi_jax_prep.engine import placement as _frames
-from kimi_jax_prep.engine import programs as _programs
+import kimi_jax_prep as kjp
+from kimi_jax_prep.engine import frames
+from kimi_jax_prep.engine.buffers import Pool
+from kimi_jax_prep.engine.runtime import runtime
 from kimi_jax_prep.engine.tiles import (
     COLUMNS,
     MOST_TAPS,
@@ -25,6 +28,7 @@ from kimi_jax_prep.engine.tiles import (
 from kimi_jax_prep.host.pixels import Pixels
 from kimi_jax_prep.tables.background import straight_table
 
+POOL = Pool(1 << 28)
 # (width, height) in and out: unit and thin sides, one axis unchanged, up and mixed, tall ones that Pillow 13 takes
 # vertically first, one that spans several strips and tiles, one wider than a strip, and shrinkings that need the loop.
 SIZES = [
@@ -43,12 +47,24 @@ SIZES = [
 ]
 
 
+def renderer() -> frames.FrameRenderer:
+    here = runtime()
+    assert here is not None
+    return frames.FrameRenderer(kjp.KIMI_K25, here, POOL)
+
+
+def plan_resize(size_in: tuple[int, int], size_out: tuple[int, int], *, channels: int) -> frames.Resize | None:
+    return renderer().plan_resize(size_in, size_out, channels=channels)
+
+
 def resized(image: Image.Image, size: tuple[int, int], *, channels: int) -> np.ndarray:
-    resize = _frames.plan_resize(image.size, size, channels=channels)
+    resize = plan_resize(image.size, size, channels=channels)
     assert resize is not None
-    programs = {s: _programs.PROGRAMS.wait(s) for s in (resize.across, resize.down) if s is not None}
+    here = runtime()
+    assert here is not None
+    programs = {s: here.programs.wait(s) for s in (resize.across, resize.down) if s is not None}
     out = np.zeros((size[1], size[0]), np.uint32)
-    for task in _frames._tasks(Pixels(image), resize, programs, None, out):
+    for task in renderer().tasks(Pixels(image), resize, programs, None, out):
         task()
     return out.view(np.uint8).reshape(*out.shape, 4)
 
@@ -76,7 +92,7 @@ def test_premultiplied_equal_to_pillow(size_in, size_out):
 
 @pytest.mark.parametrize("order", ["horizontal-first", "pillow-13"])
 def test_both_orders_of_the_passes(order, monkeypatch):
-    monkeypatch.setattr(_frames, "installed_pass_order", lambda: order)
+    monkeypatch.setattr(frames, "installed_pass_order", lambda: order)
     image = noise((90, 620), "RGB", seed=3)
     want = plain_resize(np.asarray(image), height=200, width=80, pass_order=order)
     assert_bit_equal(resized(image, (80, 200), channels=3)[..., :3], want, what=order)
@@ -93,7 +109,7 @@ def test_sweep(seed):
         Image.fromarray(np.repeat(checkers.astype(np.uint8)[..., None], 3, axis=2)),
         Image.new("RGB", size_in, (0, 137, 255)),
     ):
-        if _frames.plan_resize(size_in, size_out, channels=3) is not None:
+        if plan_resize(size_in, size_out, channels=3) is not None:
             want = np.asarray(image.resize(size_out, Image.Resampling.BICUBIC))
             assert_bit_equal(resized(image, size_out, channels=3)[..., :3], want, what=f"{size_in} to {size_out}")
 
@@ -107,7 +123,7 @@ def test_at_most_24_resize_programs():
 )
 @pytest.mark.parametrize("horizontal", [True, False])
 def test_tiles_cover_an_axis_once_and_stay_inside(n_in, n_out, horizontal):
-    axis = cut_axis(n_in, n_out, horizontal=horizontal, channels=3, device=_programs.cpu_device())
+    axis = cut_axis(n_in, n_out, horizontal=horizontal, channels=3, device=jax.local_devices(backend="cpu")[0])
     assert axis is not None
     assert [i for t in axis.tiles for i in range(t.first, t.first + t.size)] == list(range(n_out))
     for tile in axis.tiles:
@@ -119,13 +135,13 @@ def test_tiles_cover_an_axis_once_and_stay_inside(n_in, n_out, horizontal):
 def test_more_taps_than_any_program_are_left_to_pillow():
     assert taps_class(MOST_TAPS, channels=3) == MOST_TAPS
     assert taps_class(MOST_TAPS + 1, channels=3) == 0
-    assert _frames.plan_resize((30000, 5), (100, 5), channels=3) is None
+    assert plan_resize((30000, 5), (100, 5), channels=3) is None
 
 
 def test_taps_that_no_program_has_are_not_computed():
     tracemalloc.start()
     try:
-        assert _frames.plan_resize((1, 8_000_000), (1, 7168), channels=3) is None
+        assert plan_resize((1, 8_000_000), (1, 7168), channels=3) is None
         assert tracemalloc.get_traced_memory()[1] < 1_000_000  # the taps themselves are 2 GB
     finally:
         tracemalloc.stop()
@@ -152,7 +168,7 @@ def test_straight_table_is_pillows_division():
 def test_long_thin_pictures_are_left_to_pillow(channels):
     # They fill few columns or rows of the tiles: what would be computed for nothing takes longer than Pillow.
     for size_in, size_out in (((100, 30_000), (23, 7168)), ((8_000, 30), (7168, 26)), ((65_616, 100), (7168, 10))):
-        assert _frames.plan_resize(size_in, size_out, channels=channels) is not None
-        assert _frames._worthwhile(size_in, size_out, channels=channels) is None
+        assert plan_resize(size_in, size_out, channels=channels) is not None
+        assert renderer().worthwhile(size_in, size_out, channels=channels) is None
     for size_in, size_out in (((2048, 2048), (1795, 1795)), ((400, 16_000), (179, 7168)), ((60, 60), (60, 60))):
-        assert _frames._worthwhile(size_in, size_out, channels=channels) is not None
+        assert renderer().worthwhile(size_in, size_out, channels=channels) is not None

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import jax
 import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "engine")]
 from bits import assert_bit_equal
 from PIL import Image
-from test_tiles import resized
+from test_tiles import plan_resize, resized
 from tqdm import tqdm
 
 import kimi_jax_prep as kjp
-from kimi_jax_prep.engine import placement as _frames
 
 
 def sizes(pairs: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -49,7 +50,7 @@ def main(pairs: int) -> None:
         want = np.asarray(image.resize(size_out, Image.Resampling.BICUBIC))
         pure = kjp.resize_bicubic(array, height=size_out[1], width=size_out[0])
         assert_bit_equal(pure, want, what=f"resize_bicubic, {size_in} to {size_out}")
-        if _frames.plan_resize(size_in, size_out, channels=3) is None:
+        if plan_resize(size_in, size_out, channels=3) is None:
             left_to_pillow += 1
         else:
             tiles = resized(image, size_out, channels=3)[..., :3]
