@@ -18,6 +18,8 @@ from kimi_jax_prep import (
     MediaProcConfig,
     TransparentBgConfig,
 )
+from kimi_jax_prep.checks import shown
+from kimi_jax_prep.config import as_config
 
 # The files as they ship, with keys that this library does not know at both levels.
 INNER_K25 = {
@@ -200,7 +202,7 @@ BAD += [("transparent_bg_config", value, "JSON object or null") for value in ("c
 def test_bad_values_are_named_shown_and_corrected(key, value, valid):
     with pytest.raises(ConfigError, match=rf"(?s)`{key}` is .*{valid}") as caught:
         MediaProcConfig.from_dict(INNER_K25 | {key: value})
-    assert repr(value) in str(caught.value)
+    assert shown(value) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_bad_values_are_named_shown_and_corrected(key, value, valid):
     + [(key, v, "finite number") for key in ("image_mean", "image_std") for v in (math.nan, True, "3", None)],
 )
 def test_bad_channels_are_named(key, value, valid):
-    with pytest.raises(ConfigError, match=rf"`{key}\[1\]` is {value!r}; expected a {valid}"):
+    with pytest.raises(ConfigError, match=rf"`{key}\[1\]` is {value!r}; expected a .*{valid}"):
         MediaProcConfig.from_dict(INNER_K25 | {key: [0.5, value, 0.5]})
 
 
@@ -331,6 +333,8 @@ def test_preprocessor_config_goes_before_processor_config(tmp_path):
         (b"{", "is not JSON"),
         (b"", "is not JSON"),
         (b"\xff\xfe", "is not JSON"),
+        (b'{"in_patch_limit": ' + b"9" * 5000 + b"}", "is not JSON.*4300 digits"),
+        (b"[" * 100_000, "is not JSON"),
         (b"[1]", "a config is a JSON object; got list"),
         (b"{}", "`in_patch_limit` is missing"),
     ],
@@ -348,3 +352,42 @@ def test_a_bad_file_is_named(tmp_path, content, message):
 def test_a_missing_file_stays_file_not_found(tmp_path, name):
     with pytest.raises(FileNotFoundError, match="absent.json" if name else "preprocessor_config.json"):
         MediaProcConfig.from_json_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("value", [None, "k2.5", {}, [KIMI_K25], MediaProcConfig])
+@unchecked
+def test_a_wrong_config_says_what_was_expected(value):
+    with pytest.raises(ConfigError, match=r"`config` is .*; expected a MediaProcConfig, such as KIMI_K25"):
+        as_config(value)
+    assert as_config(KIMI_K3) is KIMI_K3
+
+
+# Python prints no whole number of more than 4,300 digits, and an object's `__repr__` may raise.
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("value", [-(10**5000), "x" * 5000, Unprintable(), [10**5000]], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "key", ["in_patch_limit", "sample_fps", "image_mean", "timestamp_mode", "transparent_bg_config"]
+)
+def test_values_that_cannot_be_printed_are_config_errors(key, value):
+    with pytest.raises(ConfigError, match=rf"`{key}` is ") as caught:
+        MediaProcConfig.from_dict(INNER_K25 | {key: value})
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3, "3"),
+        ("a", "'a'"),
+        (Unprintable(), "an unprintable Unprintable"),
+        (10**5000, "a whole number of about 5000 digits"),
+        ("x" * 998, "'" + "x" * 79 + "..." + "x" * 19 + "' (1000 characters)"),
+    ],
+    ids=["int", "str", "object", "huge", "long"],
+)
+def test_how_values_are_shown(value, text):
+    assert shown(value) == text

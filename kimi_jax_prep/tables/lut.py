@@ -1,7 +1,4 @@
-"""The byte table: the normalized value of every byte in each channel.
-
-The source is the checkpoint's `normalize`.
-"""
+"""The byte table: the normalized value of every byte in each channel, as in the checkpoint's `normalize`."""
 
 import functools
 
@@ -9,7 +6,8 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Shaped
 
-from kimi_jax_prep.config import MediaProcConfig
+from kimi_jax_prep.checks import shown
+from kimi_jax_prep.config import MediaProcConfig, as_config
 from kimi_jax_prep.errors import PlanError
 
 DTYPES = {
@@ -21,30 +19,32 @@ DTYPES = {
 
 
 def output_dtype(dtype: str) -> np.dtype:
-    """The NumPy dtype of one of the four output names.
+    """Return the NumPy dtype for one of the four output names.
 
     Raises:
-      PlanError: another name; the message lists the valid ones.
+      PlanError: an unknown name; the message lists the valid ones.
     """
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise PlanError(f"`dtype` is {dtype!r}; expected one of {', '.join(map(repr, DTYPES))}.")
+        raise PlanError(f"`dtype` is {shown(dtype)}; expected one of {', '.join(map(repr, DTYPES))}.")
     return DTYPES[dtype]
 
 
 def normalize_lut(config: MediaProcConfig, *, dtype: str = "float32") -> Shaped[np.ndarray, "256 3"]:
-    """The normalized value of byte `v` in channel `c`, as `lut[v, c]`.
+    """Return the byte table: `lut[v, c]` is the normalized value of byte `v` in channel `c`.
 
     Args:
-      config: whose `image_mean` and `image_std` are meant.
-      dtype: "float32"; "bfloat16" or "float16", which are the float32 table rounded to nearest even; or
-        "uint8", which is the byte itself (normalize later, on the device).
+      config: `image_mean` and `image_std` are used.
+      dtype: "float32"; "bfloat16" or "float16", which are the float32 table rounded to nearest even; or "uint8",
+        which is the byte itself (to normalize later, on the device).
 
     Returns:
-      A read-only NumPy array.
+      A read-only NumPy array, shared between calls.
 
     Raises:
-      PlanError: another dtype.
+      PlanError: an unknown dtype.
+      ConfigError: `config` is not a MediaProcConfig.
     """
+    config = as_config(config)
     return _normalize_lut(config.image_mean, config.image_std, output_dtype(dtype))
 
 
@@ -55,11 +55,13 @@ def _normalize_lut(
     if dtype == np.uint8:
         lut = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
     else:
-        # The checkpoint scales bytes in float64 and stores float32 after each of the three steps. Doing all of
+        # The checkpoint computes in float64 and stores float32 after each of the three steps. Computing all of
         # it in float32 changes 422 of 768 entries for CLIP's mean and std.
         unit = (np.arange(256, dtype=np.float64) / 255.0).astype(np.float32)
-        shifted = (unit[:, None].astype(np.float64) - np.array(mean)).astype(np.float32)
-        scaled = shifted.astype(np.float64) * (1.0 / np.array(std))
-        lut = scaled.astype(np.float32).astype(dtype)
+        # Legal means and stds beyond float32 give infinities and NaN here, as they do in the checkpoint.
+        with np.errstate(all="ignore"):
+            shifted = (unit[:, None].astype(np.float64) - np.array(mean)).astype(np.float32)
+            scaled = shifted.astype(np.float64) * (1.0 / np.array(std))
+            lut = scaled.astype(np.float32).astype(dtype)
     lut.flags.writeable = False
     return lut
