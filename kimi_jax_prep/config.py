@@ -18,6 +18,7 @@ from typing import Any
 from kimi_jax_prep.checks import one_of, positive_int
 from kimi_jax_prep.errors import ConfigError
 
+CONFIG_FILES = ("preprocessor_config.json", "processor_config.json")
 PATTERNS = ("white", "black", "gray", "chessboard")
 FILL_STAGES = ("before_resize", "after_resize")
 TIMESTAMP_MODES = ("hh:mm:ss.fff", "mm:ss.fff", "mm:ss")
@@ -244,22 +245,10 @@ class MediaProcConfig:
           path: the file, or a folder that holds one of the two.
 
         Raises:
-          FileNotFoundError: there is no such file.
-          ConfigError: the file is not JSON, or not a config.
+          FileNotFoundError: there is no such file, or the folder holds neither.
+          ConfigError: the file is not JSON, or not a config; the message names the file.
         """
-        file = Path(path)
-        if file.is_dir():
-            names = ("preprocessor_config.json", "processor_config.json")
-            found = [file / name for name in names if (file / name).is_file()]
-            if not found:
-                raise FileNotFoundError(f"{file} holds none of {', '.join(names)}")
-            file = found[0]
-        try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as err:
-            raise ConfigError(f"{file} is not JSON: {err}") from err
-        if isinstance(values, dict) and isinstance(values.get("image_processor"), dict):
-            values = values["image_processor"]
+        file, values = read_config_file(path)
         try:
             return cls.from_dict(values)
         except ConfigError as err:
@@ -389,3 +378,71 @@ KIMI_K3 = MediaProcConfig(
     transparent_bg_fill_stage="after_resize",
 )
 PRESETS = {"k2.5": KIMI_K25, "k2.6": KIMI_K26, "k2.7": KIMI_K27, "k3": KIMI_K3}
+
+
+def as_config(value: object) -> MediaProcConfig:
+    """A config from any of the forms in which callers hold one.
+
+    Args:
+      value: a `MediaProcConfig`; the contents of a `preprocessor_config.json` or `processor_config.json` in either
+        dialect; or the name of a preset: "k2.5", "k2.6", "k2.7" or "k3", in any case.
+
+    Raises:
+      ConfigError: an unknown name, or a mapping that is not a config.
+      TypeError: a value of another type.
+    """
+    if isinstance(value, MediaProcConfig):
+        return value
+    if isinstance(value, str):
+        if value.lower() not in PRESETS:
+            raise ConfigError(
+                f"`config` is {value!r}; expected one of {', '.join(map(repr, PRESETS))}. Read a file or a folder with "
+                "MediaProcConfig.from_json_file."
+            )
+        return PRESETS[value.lower()]
+    if isinstance(value, Mapping):
+        return MediaProcConfig.from_dict(_image_part(value))
+    raise TypeError(
+        f"`config` is a MediaProcConfig such as KIMI_K25, a mapping read from a checkpoint's "
+        f"preprocessor_config.json, or one of {', '.join(map(repr, PRESETS))}; got {type(value).__name__}."
+    )
+
+
+def read_config_file(path: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
+    """The file of a checkpoint that describes images, and the part of its contents that does.
+
+    Args:
+      path: the file, or a folder that holds `preprocessor_config.json`, or `processor_config.json` with an
+        `image_processor` key. If both are there, the former is read.
+
+    Raises:
+      FileNotFoundError: there is no such file, or the folder holds neither.
+      ConfigError: the file is not JSON or has no such part; the message names the file.
+    """
+    file = Path(path)
+    if file.is_dir():
+        found = [file / name for name in CONFIG_FILES if (file / name).is_file()]
+        if not found:
+            raise FileNotFoundError(
+                f"{file} holds none of {', '.join(CONFIG_FILES)}: copy the checkpoint's preprocessor_config.json "
+                "there, or use a preset such as KIMI_K25 or KIMI_K3."
+            )
+        file = found[0]
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise ConfigError(f"{file} is not JSON: {err}") from err
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file} holds a {type(values).__name__}; expected a JSON object.")
+    part = _image_part(values)
+    if part is values and file.name == "processor_config.json":
+        raise ConfigError(
+            f"{file} has no key `image_processor`; copy the checkpoint's preprocessor_config.json beside it."
+        )
+    return file, dict(part)
+
+
+def _image_part(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part about images of a `processor_config.json`; the contents of any other file as they are."""
+    part = values.get("image_processor")
+    return part if isinstance(part, Mapping) else values
