@@ -10,34 +10,17 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kimi_jax_prep.checks import boolean, byte, finite_float, one_of, positive_int, shown
+from kimi_jax_prep.dialects import CONFIG_FILES as CONFIG_FILES
+from kimi_jax_prep.dialects import from_transformers, image_part, same_json
+from kimi_jax_prep.dialects import read_config_file as read_config_file
 from kimi_jax_prep.errors import ConfigError
 
 PATTERNS = ("white", "black", "gray", "chessboard")
 FILL_STAGES = ("before_resize", "after_resize")
 TIMESTAMP_MODES = ("hh:mm:ss.fff", "mm:ss.fff", "mm:ss")
-
-# transformers' key -> the checkpoint's key. `size`, a dict of two sides in patches, is handled separately.
-_TRANSFORMERS_KEYS = {
-    "max_patches": "in_patch_limit",
-    "merge_size": "merge_kernel_size",
-    "temporal_patch_size": "temporal_merge_kernel_size",
-    "fps": "sample_fps",
-}
-# Keys that transformers' port can change, with the values that give the checkpoint's pixels. Resampling 3 is bicubic.
-_TRANSFORMERS_FIXED: dict[str, tuple[object, ...]] = {
-    "do_resize": (True, None),
-    "do_rescale": (True, None),
-    "do_normalize": (True, None),
-    "do_convert_rgb": (True, None),
-    "resample": (3, None),
-    "rescale_factor": (1 / 255, None),
-}
-# Default frame budget of transformers' video processor, which is a separate class with a config of its own.
-_TRANSFORMERS_FRAME_LIMIT = 4096
 
 
 def _positive_int(key: str, value: object) -> int:
@@ -200,7 +183,7 @@ class MediaProcConfig:
             # A flat copy of a nested key must repeat its value.
             flat, outer = _split(from_transformers(outer), cls)
             for key, value in flat.items():
-                if key in inner and not _same_json(inner[key], value):
+                if key in inner and not same_json(inner[key], value):
                     raise ConfigError(
                         f"`{key}` is {shown(inner[key])} in `media_proc_cfg` but {shown(value)} beside it; keep one of "
                         "the two."
@@ -228,22 +211,10 @@ class MediaProcConfig:
           path: the file, or a folder that holds one of the two.
 
         Raises:
-          FileNotFoundError: there is no such file.
-          ConfigError: the file is not JSON, or not a config.
+          FileNotFoundError: there is no such file, or the folder holds neither.
+          ConfigError: the file is not JSON, or not a config; the message names the file.
         """
-        file = Path(path)
-        if file.is_dir():
-            names = ("preprocessor_config.json", "processor_config.json")
-            found = [file / name for name in names if (file / name).is_file()]
-            if not found:
-                raise FileNotFoundError(f"{file} holds none of {', '.join(names)}")
-            file = found[0]
-        try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as err:  # also bytes that are no UTF-8, numbers of 5,000 digits
-            raise ConfigError(f"{file} is not JSON: {err}") from err
-        if isinstance(values, dict) and isinstance(values.get("image_processor"), dict):
-            values = values["image_processor"]
+        file, values = read_config_file(path)
         try:
             return cls.from_dict(values)
         except ConfigError as err:
@@ -317,58 +288,6 @@ def _freeze(values: Mapping[str, Any]) -> str:
         raise ConfigError(f"unknown keys must hold JSON values to survive a round trip: {err}") from err
 
 
-def _same_json(a: object, b: object) -> bool:
-    def plain(value: object) -> object:
-        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-    # 1 == True in Python, but not in JSON.
-    return isinstance(a, bool) == isinstance(b, bool) and plain(a) == plain(b)
-
-
-def from_transformers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename the keys of transformers' port. Where both dialects have a key, their values must agree."""
-    translated: dict[str, Any] = {}
-    out = dict(values)
-    for theirs, ours in _TRANSFORMERS_KEYS.items():
-        if theirs in out:
-            translated[ours] = (theirs, out.pop(theirs))
-    size = out.get("size")
-    if isinstance(size, Mapping) and {"max_height", "max_width"} & size.keys():
-        del out["size"]
-        height, width = size.get("max_height"), size.get("max_width")
-        if height != width:
-            raise ConfigError(f"`size` is {dict(size)!r}; max_height and max_width (in patches) must be equal.")
-        translated["patch_limit_on_one_side"] = ("size.max_height", height)
-    if not translated:
-        return out
-    for key, allowed in _TRANSFORMERS_FIXED.items():
-        if key in out and out[key] not in allowed:
-            raise ConfigError(
-                f"`{key}` is {shown(out[key])}; only {allowed[0]!r} gives the checkpoint's pixels. Remove the key."
-            )
-    for ours, (theirs, value) in translated.items():
-        if ours in out and not _same_json(out[ours], value):
-            raise ConfigError(f"`{ours}` is {shown(out[ours])} but `{theirs}` is {shown(value)}; keep one of the two.")
-        out[ours] = value
-    if "in_patch_limit" in translated:
-        out.setdefault("in_patch_limit_each_frame", _TRANSFORMERS_FRAME_LIMIT)
-    return out
-
-
-def as_config(config: object) -> MediaProcConfig:
-    """Return `config`, or raise an error that says what was expected.
-
-    Raises:
-      ConfigError: `config` is not a MediaProcConfig.
-    """
-    if not isinstance(config, MediaProcConfig):
-        raise ConfigError(
-            f"`config` is {shown(config)}; expected a MediaProcConfig, such as KIMI_K25, or one read by "
-            "MediaProcConfig.from_json_file or from_dict."
-        )
-    return config
-
-
 KIMI_K25 = MediaProcConfig(in_patch_limit=16384, patch_limit_on_one_side=512, in_patch_limit_each_frame=4096)
 KIMI_K26 = KIMI_K25
 KIMI_K27 = KIMI_K25
@@ -387,3 +306,31 @@ KIMI_K3 = MediaProcConfig(
     transparent_bg_fill_stage="after_resize",
 )
 PRESETS = {"k2.5": KIMI_K25, "k2.6": KIMI_K26, "k2.7": KIMI_K27, "k3": KIMI_K3}
+
+
+def as_config(value: object) -> MediaProcConfig:
+    """Return the config that a value in any of the accepted forms stands for.
+
+    Args:
+      value: a `MediaProcConfig`; the contents of a `preprocessor_config.json` or `processor_config.json` in either
+        dialect; or the name of a preset: "k2.5", "k2.6", "k2.7" or "k3", in any case.
+
+    Raises:
+      ConfigError: an unknown name, or a mapping that is not a config.
+      TypeError: a value of another type.
+    """
+    if isinstance(value, MediaProcConfig):
+        return value
+    if isinstance(value, str):
+        if value.lower() not in PRESETS:
+            raise ConfigError(
+                f"`config` is {shown(value)}; expected one of {', '.join(map(repr, PRESETS))}. Read a file or a folder "
+                "with MediaProcConfig.from_json_file."
+            )
+        return PRESETS[value.lower()]
+    if isinstance(value, Mapping):
+        return MediaProcConfig.from_dict(image_part(value))
+    raise TypeError(
+        f"`config` is a MediaProcConfig such as KIMI_K25, a mapping read from a checkpoint's "
+        f"preprocessor_config.json, or one of {', '.join(map(repr, PRESETS))}; got {type(value).__name__}."
+    )

@@ -66,7 +66,7 @@ def plan_image(*, width: int, height: int, config: MediaProcConfig) -> MediaPlan
     Raises:
       PlanError: a side is not a positive whole number or is beyond float64, or the padded size exceeds
         `patch_limit_on_one_side`.
-      ConfigError: `config` is not a MediaProcConfig.
+      TypeError: `config` is not a config.
     """
     config = as_config(config)
     return _plan(width, height, 1, config.in_patch_limit, config)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_jax_prep import KIMI_K25, ConfigError, MediaProcConfig, PlanError, plan_chunk, plan_image, plan_video
+from kimi_jax_prep import KIMI_K25, MediaProcConfig, PlanError, plan_chunk, plan_image, plan_video
 from kimi_jax_prep.plan import MAX_SAMPLED_FRAMES, MediaPlan, format_timestamp, sample_frames
 
 unchecked = pytest.mark.usefixtures("unchecked")
@@ -132,7 +132,7 @@ def test_sizes_beyond_float64_are_errors():
     assert plan_image(width=2**53 + 1, height=30, config=huge).width == 2**53 + 1
 
 
-@pytest.mark.parametrize("config", [None, "k2.5", {}, [KIMI_K25]])
+@pytest.mark.parametrize("config", [None, 3, [KIMI_K25]])
 @unchecked
 def test_a_wrong_config_is_named(config):
     for plan in (
@@ -141,5 +141,5 @@ def test_a_wrong_config_is_named(config):
         lambda: plan_video(width=1, height=1, num_frames=1, fps=1.0, config=config),
         lambda: sample_frames(num_frames=1, fps=1.0, config=config),
     ):
-        with pytest.raises(ConfigError, match=r"`config` is .*expected a MediaProcConfig"):
+        with pytest.raises(TypeError, match="`config` is a MediaProcConfig such as KIMI_K25"):
             plan()

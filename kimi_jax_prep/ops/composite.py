@@ -35,7 +35,7 @@ def composite(rgba: UInt8[Array | np.ndarray, "*t h w 4"], *, config: MediaProcC
 
     Raises:
       PlanError: the config has no background, or a wrong dtype or shape (at trace time).
-      ConfigError: `config` is not a MediaProcConfig.
+      TypeError: `config` is not a config.
       RuntimeError: the process was forked after JAX had started.
     """
     require_jax("`composite`")

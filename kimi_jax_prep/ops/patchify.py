@@ -165,7 +165,7 @@ def preprocess_frames(
 
     Raises:
       PlanError: a wrong dtype, shape or frame count (at trace time).
-      ConfigError: `config` is not a MediaProcConfig.
+      TypeError: `config` is not a config.
       RuntimeError: the process was forked after JAX had started.
     """
     require_jax("`preprocess_frames`")

@@ -1,6 +1,7 @@
 """The byte table: the normalized value of every byte in each channel, as in the checkpoint's `normalize`."""
 
 import functools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,31 +19,57 @@ DTYPES = {
 }
 
 
-def output_dtype(dtype: str) -> np.dtype:
-    """Return the NumPy dtype for one of the four output names.
+def dtype_name(dtype: Any) -> str:
+    """Return the canonical name of an output dtype.
+
+    Args:
+      dtype: "float32", "bfloat16", "float16" or "uint8"; or the same dtype as NumPy, JAX or torch write it, such as
+        `np.float32`, `np.dtype("uint8")`, `jnp.bfloat16` or `torch.bfloat16`.
 
     Raises:
-      PlanError: an unknown name; the message lists the valid ones.
+      PlanError: another dtype; the message lists the valid ones.
     """
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise PlanError(f"`dtype` is {shown(dtype)}; expected one of {', '.join(map(repr, DTYPES))}.")
-    return DTYPES[dtype]
+    name = dtype
+    if type(dtype).__module__ == "torch":
+        name = str(dtype).removeprefix("torch.")
+    elif isinstance(dtype, np.dtype | type):
+        try:
+            given = np.dtype(dtype)
+        except TypeError:
+            given = None
+        # By equality, not by name: a dtype of the other byte order has the same name.
+        name = next((valid for valid, known in DTYPES.items() if known == given), None)
+    if not isinstance(name, str) or name not in DTYPES:
+        raise PlanError(
+            f"`dtype` is {shown(dtype)}; expected one of {', '.join(map(repr, DTYPES))}, or the same dtype of NumPy, "
+            "JAX or torch."
+        )
+    return name
 
 
-def normalize_lut(config: MediaProcConfig, *, dtype: str = "float32") -> Shaped[np.ndarray, "256 3"]:
+def output_dtype(dtype: Any) -> np.dtype:
+    """Return the NumPy dtype of an output dtype, which is anything that `dtype_name` accepts.
+
+    Raises:
+      PlanError: another dtype; the message lists the valid ones.
+    """
+    return DTYPES[dtype_name(dtype)]
+
+
+def normalize_lut(config: MediaProcConfig, *, dtype: Any = "float32") -> Shaped[np.ndarray, "256 3"]:
     """Return the byte table: `lut[v, c]` is the normalized value of byte `v` in channel `c`.
 
     Args:
-      config: `image_mean` and `image_std` are used.
-      dtype: "float32"; "bfloat16" or "float16", which are the float32 table rounded to nearest even; or "uint8",
-        which is the byte itself (to normalize later, on the device).
+      config: provides `image_mean` and `image_std`.
+      dtype: "float32"; "bfloat16" or "float16", which are the float32 table rounded to nearest even; or
+        "uint8", which is the byte itself (normalize later, on the device). Also as a dtype of NumPy, JAX or torch.
 
     Returns:
       A read-only NumPy array, shared between calls.
 
     Raises:
       PlanError: an unknown dtype.
-      ConfigError: `config` is not a MediaProcConfig.
+      TypeError: `config` is not a config.
     """
     config = as_config(config)
     return _normalize_lut(config.image_mean, config.image_std, output_dtype(dtype))
