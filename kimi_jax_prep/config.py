@@ -308,6 +308,10 @@ KIMI_K3 = MediaProcConfig(
 PRESETS = {"k2.5": KIMI_K25, "k2.6": KIMI_K26, "k2.7": KIMI_K27, "k3": KIMI_K3}
 
 
+ConfigLike = MediaProcConfig | Mapping[str, Any] | str
+"""What `as_config` accepts."""
+
+
 def as_config(value: object) -> MediaProcConfig:
     """Return the config that a value in any of the accepted forms stands for.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from kimi_jax_prep.checks import finite_float, one_of, positive_int, shown
-from kimi_jax_prep.config import MediaProcConfig, as_config
+from kimi_jax_prep.config import ConfigLike, MediaProcConfig, as_config
 from kimi_jax_prep.errors import PlanError
 
 # Of one video: 36 hours at 8 frames a second. A wrong frame count in a header must not fill the memory with indices.
@@ -56,7 +56,7 @@ class VideoChunkPlan:
     plan: MediaPlan
 
 
-def plan_image(*, width: int, height: int, config: MediaProcConfig) -> MediaPlan:
+def plan_image(*, width: int, height: int, config: ConfigLike) -> MediaPlan:
     """Compute the sizes of one image.
 
     Args:
@@ -72,7 +72,7 @@ def plan_image(*, width: int, height: int, config: MediaProcConfig) -> MediaPlan
     return _plan(width, height, 1, config.in_patch_limit, config)
 
 
-def plan_chunk(*, width: int, height: int, num_frames: int, config: MediaProcConfig) -> MediaPlan:
+def plan_chunk(*, width: int, height: int, num_frames: int, config: ConfigLike) -> MediaPlan:
     """Compute the sizes of one video chunk of `num_frames` frames, each `width` x `height` pixels.
 
     Raises:
@@ -92,7 +92,7 @@ def plan_chunk(*, width: int, height: int, num_frames: int, config: MediaProcCon
 
 
 def plan_video(
-    *, num_frames: int, fps: float, width: int, height: int, config: MediaProcConfig
+    *, num_frames: int, fps: float, width: int, height: int, config: ConfigLike
 ) -> tuple[VideoChunkPlan, ...]:
     """Sample the frames of a video, split them into chunks and compute the size of each chunk.
 
@@ -120,7 +120,7 @@ def plan_video(
     return tuple(chunks)
 
 
-def sample_frames(*, num_frames: int, fps: float, config: MediaProcConfig) -> tuple[int, ...]:
+def sample_frames(*, num_frames: int, fps: float, config: ConfigLike) -> tuple[int, ...]:
     """Return the indices of the sampled frames: `sample_fps` per second, evenly spaced, first and last included.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, UInt8
 
-from kimi_jax_prep.config import MediaProcConfig, TransparentBgConfig, as_config
+from kimi_jax_prep.config import ConfigLike, TransparentBgConfig, as_config
 from kimi_jax_prep.errors import PlanError
 from kimi_jax_prep.fork import require_jax
 from kimi_jax_prep.ops.arguments import check_pixels, on_device
@@ -22,7 +22,7 @@ from kimi_jax_prep.tables.background import blend_tables
 _LARGEST_SQUARE = 2**31 - 1
 
 
-def composite(rgba: UInt8[Array | np.ndarray, "*t h w 4"], *, config: MediaProcConfig) -> UInt8[Array, "*t h w 3"]:
+def composite(rgba: UInt8[Array | np.ndarray, "*t h w 4"], *, config: ConfigLike) -> UInt8[Array, "*t h w 3"]:
     """Blend RGBA bytes onto the config's background.
 
     Args:

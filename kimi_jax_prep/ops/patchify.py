@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Shaped, UInt8
 
 from kimi_jax_prep.checks import positive_int, shown
-from kimi_jax_prep.config import MediaProcConfig, as_config
+from kimi_jax_prep.config import ConfigLike, as_config
 from kimi_jax_prep.errors import PlanError
 from kimi_jax_prep.fork import require_jax
 from kimi_jax_prep.ops.arguments import (
@@ -111,7 +111,7 @@ def normalize(
     patches: UInt8[Array | np.ndarray, "*n 3 p p"],
     lut: Shaped[Array | np.ndarray, "256 3"],
     *,
-    dtype: str | None = None,
+    dtype: Any = None,
 ) -> Shaped[Array, "*n 3 p p"]:
     """Look up uint8 patches in a byte table, on the device: the same bits as normalizing on the host.
 
@@ -150,7 +150,7 @@ def _normalize(patches: Array, lut: Array | None, *, constant: Constant | None) 
 
 
 def preprocess_frames(
-    frames: UInt8[Array | np.ndarray, "*t h w 3"], *, config: MediaProcConfig, dtype: str = "float32"
+    frames: UInt8[Array | np.ndarray, "*t h w 3"], *, config: ConfigLike, dtype: Any = "float32"
 ) -> Shaped[Array, "n 3 p p"]:
     """Resize, pad, normalize and patchify one image or video chunk of RGB bytes.
 
@@ -158,7 +158,8 @@ def preprocess_frames(
       frames: (h, w, 3) is an image; (t, h, w, 3) is one video chunk, which has its own patch budget. Under `jit`
         each size compiles anew; for many sizes use `Preprocessor`.
       config: sizes, mean and std.
-      dtype: "float32", "bfloat16", "float16" or "uint8" (the bytes, not normalized).
+      dtype: "float32", "bfloat16", "float16" or "uint8" (the bytes, not normalized); also as a dtype of NumPy, JAX or
+        torch.
 
     Returns:
       Patches in the order of `patchify`.
@@ -178,7 +179,7 @@ def preprocess_frames(
     return patchify(resized, lut, patch_size=config.patch_size, merge_kernel_size=config.merge_kernel_size)
 
 
-def plan_frames(shape: tuple[int, ...], *, config: MediaProcConfig) -> MediaPlan:
+def plan_frames(shape: tuple[int, ...], *, config: ConfigLike) -> MediaPlan:
     """Plan an array of frames: (h, w, 3) is an image, (t, h, w, 3) one video chunk."""
     if len(shape) == 3:
         return plan_image(width=shape[1], height=shape[0], config=config)

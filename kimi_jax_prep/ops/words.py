@@ -98,8 +98,8 @@ def resample(
             sums = add(k, start, weights, sums)
     else:
 
-        def group(i: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-            first = i * np.int32(LOOP_TAPS)
+        def group(i: Array | int, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+            first = jnp.asarray(i, jnp.int32) * np.int32(LOOP_TAPS)
             part = jax.lax.dynamic_slice_in_dim(weights, first, LOOP_TAPS)
             for k in range(LOOP_TAPS):
                 sums = add(k, start + first, part, sums)

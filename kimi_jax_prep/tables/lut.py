@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from kimi_jax_prep.checks import shown
-from kimi_jax_prep.config import MediaProcConfig, as_config
+from kimi_jax_prep.config import ConfigLike, as_config
 from kimi_jax_prep.errors import PlanError
 
 DTYPES = {
@@ -56,7 +56,7 @@ def output_dtype(dtype: Any) -> np.dtype:
     return DTYPES[dtype_name(dtype)]
 
 
-def normalize_lut(config: MediaProcConfig, *, dtype: Any = "float32") -> Shaped[np.ndarray, "256 3"]:
+def normalize_lut(config: ConfigLike, *, dtype: Any = "float32") -> Shaped[np.ndarray, "256 3"]:
     """Return the byte table: `lut[v, c]` is the normalized value of byte `v` in channel `c`.
 
     Args:
@@ -71,8 +71,8 @@ def normalize_lut(config: MediaProcConfig, *, dtype: Any = "float32") -> Shaped[
       PlanError: an unknown dtype.
       TypeError: `config` is not a config.
     """
-    config = as_config(config)
-    return _normalize_lut(config.image_mean, config.image_std, output_dtype(dtype))
+    read = as_config(config)
+    return _normalize_lut(read.image_mean, read.image_std, output_dtype(dtype))
 
 
 @functools.lru_cache(maxsize=32)
