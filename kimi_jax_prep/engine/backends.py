@@ -167,11 +167,16 @@ class XlaBackend:
             self._render(call, items, canvas.array[:used].view(np.uint32), failures)
             start, stride = windows([item.plan for item in items], p, spec.capacity)
             with InsideXla():
-                old = self._old_result(spec)
-                result = program(canvas.on_device(used), start, stride, self._target.table, old)
-                result.block_until_ready()
-        owner = ResultBuffer(result, self._pool, (spec, device))
+                owner = self._cut(spec, program, canvas.on_device(used), start, stride)
         return owner.bytes().view(self._target.numpy_dtype).reshape(spec.capacity, 3, p, p)
+
+    def _cut(
+        self, spec: CutPatches, program: Program, canvas: jax.Array, start: np.ndarray, stride: np.ndarray
+    ) -> ResultBuffer:
+        """Launch, and wait for the result. All arrays of the launch are gone on return: freeing them enters XLA too."""
+        result = program(canvas, start, stride, self._target.table, self._old_result(spec))
+        result.block_until_ready()
+        return ResultBuffer(result, self._pool, (spec, self._runtime.device))
 
     def _old_result(self, spec: CutPatches) -> jax.Array:
         """A buffer that the program may write its result to."""

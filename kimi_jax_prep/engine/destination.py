@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from kimi_jax_prep.batch import PatchBatch
+from kimi_jax_prep.engine.process import InsideXla
 from kimi_jax_prep.errors import PlanError
 from kimi_jax_prep.fork import require_jax
 
@@ -50,11 +51,12 @@ class Destination:
             patches = np.concatenate([patches, np.zeros((rows, *patches.shape[1:]), patches.dtype)])
         wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]  # set by JAX at run time
         grids = batch.grid_thws if wide else batch.grid_thws.astype(np.int32)
-        return replace(
-            batch,
-            pixel_values=jax.device_put(patches, self.asked),
-            grid_thws=jax.device_put(grids, self._replicated()),
-        )
+        with InsideXla():
+            return replace(
+                batch,
+                pixel_values=jax.device_put(patches, self.asked),
+                grid_thws=jax.device_put(grids, self._replicated()),
+            )
 
     def _row_shards(self) -> int:
         """How many pieces the first axis of `pixel_values` is cut into."""
@@ -75,7 +77,7 @@ class Destination:
     def __reduce__(self) -> tuple[Any, ...]:
         # Devices belong to a process: another one looks for those of the same platform and number.
         if isinstance(self.asked, NamedSharding):
-            mesh = self.asked.mesh
+            mesh: Any = self.asked.mesh
             named = [(device.platform, device.id) for device in mesh.devices.flat]
             layout = (mesh.devices.shape, mesh.axis_names, mesh.axis_types)
             return _found_sharding, (named, layout, tuple(self.asked.spec))
