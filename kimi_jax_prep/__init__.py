@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kimi_jax_prep.ops.patchify import preprocess_frames as preprocess_frames
     from kimi_jax_prep.ops.patchify import unpatchify as unpatchify
     from kimi_jax_prep.ops.resize import resize_bicubic as resize_bicubic
+    from kimi_jax_prep.packed import PackedPatches as PackedPatches
     from kimi_jax_prep.tables.lut import normalize_lut as normalize_lut
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Failure": "batch",
     "MediaOptions": "media.options",
+    "PackedPatches": "packed",
     "PatchBatch": "batch",
     "Preprocessor": "engine.preprocessor",
     "cached_bytes": "engine.preprocessor",
@@ -60,6 +62,7 @@ __all__ = [
     "MediaPlan",
     "MediaProcConfig",
     "MediaTypeError",
+    "PackedPatches",
     "PatchBatch",
     "PlanError",
     "PrepError",
