@@ -14,6 +14,8 @@ from kimi_jax_prep.plan import MediaPlan, VideoChunkPlan, plan_chunk, plan_image
 if TYPE_CHECKING:
     from kimi_jax_prep.batch import Failure as Failure
     from kimi_jax_prep.batch import PatchBatch as PatchBatch
+    from kimi_jax_prep.engine.pack_stream import pack_stream as pack_stream
+    from kimi_jax_prep.engine.prefetch import prefetch as prefetch
     from kimi_jax_prep.engine.preprocessor import Preprocessor as Preprocessor
     from kimi_jax_prep.engine.preprocessor import cached_bytes as cached_bytes
     from kimi_jax_prep.engine.preprocessor import clear_cache as clear_cache
@@ -42,7 +44,9 @@ _LAZY = {
     "composite": "ops.composite",
     "normalize": "ops.patchify",
     "normalize_lut": "tables.lut",
+    "pack_stream": "engine.pack_stream",
     "patchify": "ops.patchify",
+    "prefetch": "engine.prefetch",
     "preprocess": "engine.preprocessor",
     "preprocess_frames": "ops.patchify",
     "resize_bicubic": "ops.resize",
@@ -75,10 +79,12 @@ __all__ = [
     "composite",
     "normalize",
     "normalize_lut",
+    "pack_stream",
     "patchify",
     "plan_chunk",
     "plan_image",
     "plan_video",
+    "prefetch",
     "preprocess",
     "preprocess_frames",
     "resize_bicubic",

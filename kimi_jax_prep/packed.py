@@ -88,12 +88,22 @@ def pack_capacity(plans: Sequence[MediaPlan], capacity: int | None = None) -> in
                 f"the media have {needed} patches, more than the largest step {steps[-1]}; pass `capacity`."
             )
         return capacity
-    capacity = _int32("capacity", capacity)
-    if capacity % kernel:
-        raise PlanError(f"`capacity` is {capacity}; expected a multiple of {kernel}, `merge_kernel_size` squared.")
+    capacity = check_capacity(capacity, _merge_kernel_size(plans))
     if needed > capacity:
         raise PlanError(f"the media have {needed} patches, more than `capacity` = {capacity}.")
     return capacity
+
+
+def check_capacity(capacity: int, merge_kernel_size: int) -> int:
+    """Return the capacity as Python's int.
+
+    Raises:
+      PlanError: it is not a positive whole number of tokens below 2**31.
+    """
+    number, kernel = _int32("capacity", capacity), merge_kernel_size**2
+    if number % kernel:
+        raise PlanError(f"`capacity` is {number}; expected a multiple of {kernel}, `merge_kernel_size` squared.")
+    return number
 
 
 def pack_index(
