@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kimi_jax_prep.media.chunks import split_video_chunks as split_video_chunks
     from kimi_jax_prep.media.options import MediaOptions as MediaOptions
     from kimi_jax_prep.ops.composite import composite as composite
+    from kimi_jax_prep.ops.export import export_preprocess as export_preprocess
     from kimi_jax_prep.ops.patchify import normalize as normalize
     from kimi_jax_prep.ops.patchify import patchify as patchify
     from kimi_jax_prep.ops.patchify import preprocess_frames as preprocess_frames
@@ -42,6 +43,7 @@ _LAZY = {
     "cached_bytes": "engine.preprocessor",
     "clear_cache": "engine.preprocessor",
     "composite": "ops.composite",
+    "export_preprocess": "ops.export",
     "normalize": "ops.patchify",
     "normalize_lut": "tables.lut",
     "pack_stream": "engine.pack_stream",
@@ -77,6 +79,7 @@ __all__ = [
     "cached_bytes",
     "clear_cache",
     "composite",
+    "export_preprocess",
     "normalize",
     "normalize_lut",
     "pack_stream",
