@@ -14,6 +14,8 @@ from kimi_jax_prep.plan import MediaPlan, VideoChunkPlan, plan_chunk, plan_image
 if TYPE_CHECKING:
     from kimi_jax_prep.batch import Failure as Failure
     from kimi_jax_prep.batch import PatchBatch as PatchBatch
+    from kimi_jax_prep.engine.pack_stream import pack_stream as pack_stream
+    from kimi_jax_prep.engine.prefetch import prefetch as prefetch
     from kimi_jax_prep.engine.preprocessor import Preprocessor as Preprocessor
     from kimi_jax_prep.engine.preprocessor import cached_bytes as cached_bytes
     from kimi_jax_prep.engine.preprocessor import clear_cache as clear_cache
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
     from kimi_jax_prep.media.chunks import split_video_chunks as split_video_chunks
     from kimi_jax_prep.media.options import MediaOptions as MediaOptions
     from kimi_jax_prep.ops.composite import composite as composite
+    from kimi_jax_prep.ops.export import export_preprocess as export_preprocess
     from kimi_jax_prep.ops.patchify import normalize as normalize
     from kimi_jax_prep.ops.patchify import patchify as patchify
     from kimi_jax_prep.ops.patchify import preprocess_frames as preprocess_frames
     from kimi_jax_prep.ops.patchify import unpatchify as unpatchify
     from kimi_jax_prep.ops.resize import resize_bicubic as resize_bicubic
+    from kimi_jax_prep.packed import PackedPatches as PackedPatches
     from kimi_jax_prep.tables.lut import normalize_lut as normalize_lut
 
 __version__ = "0.1.0"
@@ -33,14 +37,18 @@ __version__ = "0.1.0"
 _LAZY = {
     "Failure": "batch",
     "MediaOptions": "media.options",
+    "PackedPatches": "packed",
     "PatchBatch": "batch",
     "Preprocessor": "engine.preprocessor",
     "cached_bytes": "engine.preprocessor",
     "clear_cache": "engine.preprocessor",
     "composite": "ops.composite",
+    "export_preprocess": "ops.export",
     "normalize": "ops.patchify",
     "normalize_lut": "tables.lut",
+    "pack_stream": "engine.pack_stream",
     "patchify": "ops.patchify",
+    "prefetch": "engine.prefetch",
     "preprocess": "engine.preprocessor",
     "preprocess_frames": "ops.patchify",
     "resize_bicubic": "ops.resize",
@@ -60,6 +68,7 @@ __all__ = [
     "MediaPlan",
     "MediaProcConfig",
     "MediaTypeError",
+    "PackedPatches",
     "PatchBatch",
     "PlanError",
     "PrepError",
@@ -70,12 +79,15 @@ __all__ = [
     "cached_bytes",
     "clear_cache",
     "composite",
+    "export_preprocess",
     "normalize",
     "normalize_lut",
+    "pack_stream",
     "patchify",
     "plan_chunk",
     "plan_image",
     "plan_video",
+    "prefetch",
     "preprocess",
     "preprocess_frames",
     "resize_bicubic",

@@ -35,6 +35,8 @@ class MediaPlan:
     """Frames, patch rows, patch columns."""
     num_tokens: int
     """Tokens in the model's input. The model averages frames, so their number does not matter."""
+    merge_kernel_size: int = 2
+    """Side of a token in patches."""
 
     @property
     def num_patches(self) -> int:
@@ -231,7 +233,7 @@ def _plan(width: int, height: int, num_frames: int, limit: int, config: MediaPro
         )
     else:
         num_tokens = (rows // merge) * (columns // merge)
-    return MediaPlan(new_width, new_height, pad_right, pad_bottom, (num_frames, rows, columns), num_tokens)
+    return MediaPlan(new_width, new_height, pad_right, pad_bottom, (num_frames, rows, columns), num_tokens, merge)
 
 
 def _size(name: str, value: object) -> int:
