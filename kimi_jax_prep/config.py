@@ -408,6 +408,15 @@ def as_config(value: object) -> MediaProcConfig:
     )
 
 
+def with_keys(config: MediaProcConfig, changes: Mapping[str, Any]) -> MediaProcConfig:
+    """The config with other values of some keys, in any form that a file may have them.
+
+    Raises:
+      ConfigError: a value is impossible.
+    """
+    return dataclasses.replace(config, **{key: _READERS[key](key, value) for key, value in changes.items()})
+
+
 def read_config_file(path: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
     """The file of a checkpoint that describes images, and the part of its contents that does.
 
