@@ -35,6 +35,8 @@ class PatchBatch:
     """The text that stands for each chunk of a video; None for images."""
     failures: tuple[Failure, ...] = ()
     """What was left out, with `on_error="skip"`."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """(width, height) in pixels of each image or chunk, before any resize. Empty where nobody measured them."""
 
     @property
     def num_tokens(self) -> tuple[int, ...]:

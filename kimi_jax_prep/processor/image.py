@@ -95,7 +95,11 @@ class KimiImageProcessor(BaseImageProcessor):
     @property
     def model_input_names(self) -> list[str]:
         """Keys of the outputs."""
-        if self.names == "checkpoint":
+        return self.input_names()
+
+    def input_names(self, names: str | None = None) -> list[str]:
+        """Keys of the outputs; `names` in place of the processor's own."""
+        if (names or self.names) == "checkpoint":
             return ["pixel_values", "grid_thws"]
         return ["pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "num_chunks_per_video"]
 
@@ -197,9 +201,9 @@ class KimiImageProcessor(BaseImageProcessor):
         prep = shared_preprocessor(config, dtype=dtype)
         return prep(medias, **dataclasses.asdict(options))
 
-    def by_name(self, batch: PatchBatch, medias: Sequence[Any]) -> dict[str, np.ndarray]:
-        """Results of these media by the names of the outputs."""
-        if self.names == "checkpoint":
+    def by_name(self, batch: PatchBatch, medias: Sequence[Any], names: str | None = None) -> dict[str, np.ndarray]:
+        """Results of these media by the names of the outputs; `names` in place of the processor's own."""
+        if (names or self.names) == "checkpoint":
             return {"pixel_values": batch.pixel_values, "grid_thws": batch.grid_thws}
         return _transformers_names(batch, [not _is_video(media) for media in medias])
 
