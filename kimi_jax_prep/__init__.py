@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kimi_jax_prep.media.chunks import split_video_chunks as split_video_chunks
     from kimi_jax_prep.media.options import MediaOptions as MediaOptions
     from kimi_jax_prep.ops.composite import composite as composite
+    from kimi_jax_prep.ops.patchify import normalize as normalize
     from kimi_jax_prep.ops.patchify import patchify as patchify
     from kimi_jax_prep.ops.patchify import preprocess_frames as preprocess_frames
     from kimi_jax_prep.ops.patchify import unpatchify as unpatchify
@@ -37,6 +38,7 @@ _LAZY = {
     "cached_bytes": "engine.preprocessor",
     "clear_cache": "engine.preprocessor",
     "composite": "ops.composite",
+    "normalize": "ops.patchify",
     "normalize_lut": "tables.lut",
     "patchify": "ops.patchify",
     "preprocess": "engine.preprocessor",
@@ -68,6 +70,7 @@ __all__ = [
     "cached_bytes",
     "clear_cache",
     "composite",
+    "normalize",
     "normalize_lut",
     "patchify",
     "plan_chunk",

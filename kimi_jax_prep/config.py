@@ -1,46 +1,26 @@
-"""`MediaProcConfig`: the checkpoint's `media_proc_cfg`, checked once, frozen and hashable.
+"""`MediaProcConfig`: the checkpoint's `media_proc_cfg`, validated, frozen and hashable.
 
-Fields are named as the JSON keys. Two dialects of `preprocessor_config.json` are read: the checkpoint's
+Fields have the names of the JSON keys. Two dialects of `preprocessor_config.json` can be read: the checkpoint's
 (keys nested under `media_proc_cfg`, or flat) and that of transformers' own port (`max_patches`, `size`,
-`merge_size`, `temporal_patch_size`, `fps`). The checkpoint's, nested, is written.
+`merge_size`, `temporal_patch_size`, `fps`). The nested checkpoint dialect is always written.
 """
 
 import dataclasses
 import json
-import math
-import operator
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from kimi_jax_prep.checks import one_of, positive_int
+from kimi_jax_prep.checks import boolean, byte, finite_float, one_of, positive_int, shown
+from kimi_jax_prep.dialects import CONFIG_FILES as CONFIG_FILES
+from kimi_jax_prep.dialects import from_transformers, image_part, same_json
+from kimi_jax_prep.dialects import read_config_file as read_config_file
 from kimi_jax_prep.errors import ConfigError
 
 PATTERNS = ("white", "black", "gray", "chessboard")
 FILL_STAGES = ("before_resize", "after_resize")
 TIMESTAMP_MODES = ("hh:mm:ss.fff", "mm:ss.fff", "mm:ss")
-
-# transformers' key -> the checkpoint's. `size` is handled apart: it is a dict of two sides in patches.
-_TRANSFORMERS_KEYS = {
-    "max_patches": "in_patch_limit",
-    "merge_size": "merge_kernel_size",
-    "temporal_patch_size": "temporal_merge_kernel_size",
-    "fps": "sample_fps",
-}
-# What transformers' port lets a file switch off or change, and the only value under which the checkpoint's
-# pixels come out. Resampling 3 is bicubic.
-_TRANSFORMERS_FIXED: dict[str, tuple[object, ...]] = {
-    "do_resize": (True, None),
-    "do_rescale": (True, None),
-    "do_normalize": (True, None),
-    "do_convert_rgb": (True, None),
-    "resample": (3, None),
-    "rescale_factor": (1 / 255, None),
-}
-# The budget of one video frame lives in transformers' separate video processor, whose default this is.
-_TRANSFORMERS_FRAME_LIMIT = 4096
 
 
 def _positive_int(key: str, value: object) -> int:
@@ -52,26 +32,16 @@ def _optional_positive_int(key: str, value: object) -> int | None:
 
 
 def _finite_float(key: str, value: object) -> float:
-    if not isinstance(value, bool | str | bytes) and hasattr(value, "__float__"):
-        try:
-            number = float(value)  # type: ignore[arg-type]  # has __float__
-        except (TypeError, ValueError, OverflowError):  # arrays; whole numbers beyond float64
-            number = math.nan
-        if math.isfinite(number):
-            return number
-    raise ConfigError(f"`{key}` is {value!r}; expected a finite number.")
+    return finite_float(key, value, error=ConfigError)
 
 
 def _positive_float(key: str, value: object) -> float:
-    number = _finite_float(key, value)
-    if number <= 0:
-        raise ConfigError(f"`{key}` is {value!r}; expected a number above 0.")
-    return number
+    return finite_float(key, value, error=ConfigError, positive=True)
 
 
 def _three(key: str, value: object, each: Callable[[str, object], float] = _finite_float) -> tuple[float, float, float]:
     if isinstance(value, str | bytes) or not hasattr(value, "__len__") or len(value) != 3:  # type: ignore[arg-type]  # has __len__
-        raise ConfigError(f"`{key}` is {value!r}; expected three numbers, one for each of R, G and B.")
+        raise ConfigError(f"`{key}` is {shown(value)}; expected three numbers, one for each of R, G and B.")
     red, green, blue = (each(f"{key}[{i}]", v) for i, v in enumerate(value))  # type: ignore[arg-type]  # a sequence
     return red, green, blue
 
@@ -85,7 +55,7 @@ def _merge_side(key: str, value: object) -> int:
         sides = [_positive_int(key, v) for v in value]
         if len(sides) != 2 or sides[0] != sides[1]:
             raise ConfigError(
-                f"`{key}` is {value!r}; expected one whole number or two equal ones "
+                f"`{key}` is {shown(value)}; expected one whole number or two equal ones "
                 "(tokens are square: 2, [2, 2] or (2, 2))."
             )
         return sides[0]
@@ -93,15 +63,11 @@ def _merge_side(key: str, value: object) -> int:
 
 
 def _byte(key: str, value: object) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= operator.index(value) <= 255:  # type: ignore[arg-type]  # has __index__
-        raise ConfigError(f"`{key}` is {value!r}; expected a byte, 0 to 255.")
-    return operator.index(value)  # type: ignore[arg-type]  # has __index__
+    return byte(key, value, error=ConfigError)
 
 
 def _bool(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"`{key}` is {value!r}; expected True or False.")
-    return value
+    return boolean(key, value, error=ConfigError)
 
 
 def _choice(key: str, value: Any, valid: tuple[str, ...], *, hint: str = "") -> str:
@@ -123,9 +89,9 @@ def _fill_stage(key: str, value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransparentBgConfig:
-    """What is painted behind transparent pixels (Kimi K3). Values are bytes, the square's side is in pixels.
+    """The background behind transparent pixels (Kimi K3). Values are bytes; the square's side is in pixels.
 
-    The defaults are those of the checkpoint for keys that a file leaves out; the K3 file itself says
+    The defaults are the checkpoint's, for keys that are missing from a file. The K3 file itself has
     "chessboard", 8, 255, 180, True.
     """
 
@@ -142,23 +108,23 @@ class TransparentBgConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TransparentBgConfig":
-        """Read the JSON object; keys that this library does not know are kept for `to_dict`."""
+        """Read the JSON object. Unknown keys are kept for `to_dict`."""
         known, unknown = _split(values, cls)
         read = {k: _BACKGROUND_READERS[k](f"transparent_bg_config.{k}", v) for k, v in known.items()}
         return cls(**read, unknown_json=_freeze(unknown))
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object, plain types, unknown keys included."""
+        """Return the JSON object with plain types, unknown keys included."""
         return _plain_fields(self) | json.loads(self.unknown_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaProcConfig:
-    """The `media_proc_cfg` of a Kimi checkpoint. Patches are `patch_size` squared pixels.
+    """The `media_proc_cfg` of a Kimi checkpoint. A patch has `patch_size` x `patch_size` pixels.
 
-    Only the two limits differ between checkpoints in a way that changes every picture, so they have no
-    default; every other key has the value that all released K2.5 checkpoints ship. Use
-    `dataclasses.replace` to change a field: the result is checked again.
+    The two limits have no default, because they differ between checkpoints and change the size of most images.
+    The other defaults are the values of all released K2.5 checkpoints. Use `dataclasses.replace` to change a
+    field; the new config is validated again.
 
     Raises:
       ConfigError: a value is out of range or of the wrong type.
@@ -167,30 +133,30 @@ class MediaProcConfig:
     in_patch_limit: int
     """Soft budget of patches for one image, applied before padding."""
     patch_limit_on_one_side: int
-    """Most patches along one side."""
+    """Maximum number of patches along one side."""
     patch_size: int = 14
     merge_kernel_size: int = 2
-    """Side of a token in patches; `[2, 2]` is read as 2."""
+    """Side of a token in patches; `[2, 2]` is accepted for 2."""
     fixed_output_tokens: int | None = None
-    """Replaces the reported token count only; pixels ignore it."""
+    """If set, replaces the reported token count. It has no effect on pixels."""
     in_patch_limit_each_frame: int | None = None
     """Budget of one video frame; None means `in_patch_limit`."""
     in_patch_limit_video: int | None = None
-    """If set, a frame's budget is at most this divided by the frames of its chunk."""
+    """If set, a frame's budget is at most this number divided by the number of frames in its chunk."""
     max_num_frames_each_video: int | None = None
-    """If set, the most frames sampled from one video."""
+    """If set, the maximum number of frames sampled from one video."""
     sample_fps: float = 2.0
     temporal_merge_kernel_size: int = 4
-    """Most frames in one video chunk."""
+    """Maximum number of frames in one video chunk."""
     timestamp_mode: str = "hh:mm:ss.fff"
     image_mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     image_std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     transparent_bg_config: TransparentBgConfig | None = None
     transparent_bg_fill_stage: str = "before_resize"
     unknown_json: str = "{}"
-    """Keys found beside the known ones inside `media_proc_cfg`, as JSON text, for the round trip."""
+    """Unknown keys of `media_proc_cfg` as JSON text, kept for the round trip."""
     unknown_outer_json: str = "{}"
-    """Keys found beside `media_proc_cfg` itself (`auto_map`, ...), as JSON text, for the round trip."""
+    """Keys next to `media_proc_cfg` (`auto_map`, ...) as JSON text, kept for the round trip."""
 
     def __post_init__(self) -> None:
         for name, read in _READERS.items():
@@ -212,14 +178,15 @@ class MediaProcConfig:
             unknown: dict[str, Any] = {}
         else:
             if not isinstance(nested, Mapping):
-                raise ConfigError(f"`media_proc_cfg` is {nested!r}; expected a JSON object.")
+                raise ConfigError(f"`media_proc_cfg` is {shown(nested)}; expected a JSON object.")
             inner, unknown = _split(from_transformers(nested), cls)
-            # A flat copy of a nested key may only repeat it; two different values cannot both be meant.
+            # A flat copy of a nested key must repeat its value.
             flat, outer = _split(from_transformers(outer), cls)
             for key, value in flat.items():
-                if key in inner and not _same_json(inner[key], value):
+                if key in inner and not same_json(inner[key], value):
                     raise ConfigError(
-                        f"`{key}` is {inner[key]!r} in `media_proc_cfg` but {value!r} beside it; keep one of the two."
+                        f"`{key}` is {shown(inner[key])} in `media_proc_cfg` but {shown(value)} beside it; keep one of "
+                        "the two."
                     )
                 inner.setdefault(key, value)
         for key, transformers_key in (
@@ -244,32 +211,20 @@ class MediaProcConfig:
           path: the file, or a folder that holds one of the two.
 
         Raises:
-          FileNotFoundError: there is no such file.
-          ConfigError: the file is not JSON, or not a config.
+          FileNotFoundError: there is no such file, or the folder holds neither.
+          ConfigError: the file is not JSON, or not a config; the message names the file.
         """
-        file = Path(path)
-        if file.is_dir():
-            names = ("preprocessor_config.json", "processor_config.json")
-            found = [file / name for name in names if (file / name).is_file()]
-            if not found:
-                raise FileNotFoundError(f"{file} holds none of {', '.join(names)}")
-            file = found[0]
-        try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as err:
-            raise ConfigError(f"{file} is not JSON: {err}") from err
-        if isinstance(values, dict) and isinstance(values.get("image_processor"), dict):
-            values = values["image_processor"]
+        file, values = read_config_file(path)
         try:
             return cls.from_dict(values)
         except ConfigError as err:
             raise ConfigError(f"{file}: {err}") from err
 
     def to_dict(self) -> dict[str, Any]:
-        """The checkpoint's dialect, nested, plain JSON types, every unknown key in its place."""
+        """Return the nested checkpoint dialect with plain JSON types and every unknown key in its place."""
         inner = _plain_fields(self)
         if self.transparent_bg_config is None:
-            # K2.5 files have neither key. A stage other than the default still has a meaning of its own.
+            # K2.5 files have neither key. A stage other than the default has an effect even without a background.
             del inner["transparent_bg_config"]
             if self.transparent_bg_fill_stage == "before_resize":
                 del inner["transparent_bg_fill_stage"]
@@ -284,10 +239,10 @@ def _background(key: str, value: object) -> TransparentBgConfig | None:
         return value
     if isinstance(value, Mapping):
         return TransparentBgConfig.from_dict(value)
-    raise ConfigError(f"`{key}` is {value!r}; expected a JSON object or null.")
+    raise ConfigError(f"`{key}` is {shown(value)}; expected a JSON object or null.")
 
 
-# What turns the JSON value of each key into the field's, or raises.
+# Converters from the JSON value of each key to the value of the field.
 _BACKGROUND_READERS: dict[str, Callable[[str, object], Any]] = {
     "pattern": _pattern,
     "chessboard_square_size": _positive_int,
@@ -329,46 +284,8 @@ def _plain_fields(config: Any) -> dict[str, Any]:
 def _freeze(values: Mapping[str, Any]) -> str:
     try:
         return json.dumps(values, sort_keys=True)
-    except (TypeError, ValueError) as err:
+    except (TypeError, ValueError, RecursionError) as err:
         raise ConfigError(f"unknown keys must hold JSON values to survive a round trip: {err}") from err
-
-
-def _same_json(a: object, b: object) -> bool:
-    def plain(value: object) -> object:
-        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-    # 1 == True in Python, but not in JSON.
-    return isinstance(a, bool) == isinstance(b, bool) and plain(a) == plain(b)
-
-
-def from_transformers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename the keys of transformers' port; whatever the checkpoint's dialect says must agree."""
-    translated: dict[str, Any] = {}
-    out = dict(values)
-    for theirs, ours in _TRANSFORMERS_KEYS.items():
-        if theirs in out:
-            translated[ours] = (theirs, out.pop(theirs))
-    size = out.get("size")
-    if isinstance(size, Mapping) and {"max_height", "max_width"} & size.keys():
-        del out["size"]
-        height, width = size.get("max_height"), size.get("max_width")
-        if height != width:
-            raise ConfigError(f"`size` is {dict(size)!r}; max_height and max_width (in patches) must be equal.")
-        translated["patch_limit_on_one_side"] = ("size.max_height", height)
-    if not translated:
-        return out
-    for key, allowed in _TRANSFORMERS_FIXED.items():
-        if key in out and out[key] not in allowed:
-            raise ConfigError(
-                f"`{key}` is {out[key]!r}; only {allowed[0]!r} gives the checkpoint's pixels, all that is made here."
-            )
-    for ours, (theirs, value) in translated.items():
-        if ours in out and not _same_json(out[ours], value):
-            raise ConfigError(f"`{ours}` is {out[ours]!r} but `{theirs}` is {value!r}; keep one of the two.")
-        out[ours] = value
-    if "in_patch_limit" in translated:
-        out.setdefault("in_patch_limit_each_frame", _TRANSFORMERS_FRAME_LIMIT)
-    return out
 
 
 KIMI_K25 = MediaProcConfig(in_patch_limit=16384, patch_limit_on_one_side=512, in_patch_limit_each_frame=4096)
@@ -389,3 +306,35 @@ KIMI_K3 = MediaProcConfig(
     transparent_bg_fill_stage="after_resize",
 )
 PRESETS = {"k2.5": KIMI_K25, "k2.6": KIMI_K26, "k2.7": KIMI_K27, "k3": KIMI_K3}
+
+
+ConfigLike = MediaProcConfig | Mapping[str, Any] | str
+"""What `as_config` accepts."""
+
+
+def as_config(value: object) -> MediaProcConfig:
+    """Return the config that a value in any of the accepted forms stands for.
+
+    Args:
+      value: a `MediaProcConfig`; the contents of a `preprocessor_config.json` or `processor_config.json` in either
+        dialect; or the name of a preset: "k2.5", "k2.6", "k2.7" or "k3", in any case.
+
+    Raises:
+      ConfigError: an unknown name, or a mapping that is not a config.
+      TypeError: a value of another type.
+    """
+    if isinstance(value, MediaProcConfig):
+        return value
+    if isinstance(value, str):
+        if value.lower() not in PRESETS:
+            raise ConfigError(
+                f"`config` is {shown(value)}; expected one of {', '.join(map(repr, PRESETS))}. Read a file or a folder "
+                "with MediaProcConfig.from_json_file."
+            )
+        return PRESETS[value.lower()]
+    if isinstance(value, Mapping):
+        return MediaProcConfig.from_dict(image_part(value))
+    raise TypeError(
+        f"`config` is a MediaProcConfig such as KIMI_K25, a mapping read from a checkpoint's "
+        f"preprocessor_config.json, or one of {', '.join(map(repr, PRESETS))}; got {type(value).__name__}."
+    )

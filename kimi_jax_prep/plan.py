@@ -1,7 +1,7 @@
-"""Sizes, grids, token counts and video sampling: whole numbers and float64, no arrays, no NumPy, no JAX.
+"""Sizes, grids, token counts and video sampling, in whole numbers and float64. No arrays, NumPy or JAX.
 
-Sizes are in pixels. A patch is `patch_size` squared pixels, a token `merge_kernel_size` squared patches.
-Source of every rule: the image processor that ships with the Kimi checkpoints.
+Sizes are in pixels. A patch has `patch_size` x `patch_size` pixels, a token `merge_kernel_size` x `merge_kernel_size`
+patches. All rules come from the image processor that ships with the Kimi checkpoints.
 """
 
 import bisect
@@ -11,27 +11,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from kimi_jax_prep.checks import positive_int
-from kimi_jax_prep.config import MediaProcConfig
+from kimi_jax_prep.checks import finite_float, one_of, positive_int, shown
+from kimi_jax_prep.config import ConfigLike, MediaProcConfig, as_config
 from kimi_jax_prep.errors import PlanError
 
+# Of one video: 36 hours at 8 frames a second. A wrong frame count in a header must not fill the memory with indices.
+MAX_SAMPLED_FRAMES = 1 << 20
 _TIME_FORMATS = {"hh:mm:ss.fff": "%H:%M:%S", "mm:ss.fff": "%M:%S", "mm:ss": "%M:%S"}
 
 
 @dataclass(frozen=True, slots=True)
 class MediaPlan:
-    """Sizes of one image or one video chunk. No pixels."""
+    """Sizes of one image or one video chunk."""
 
     width: int
     """Pixels after the resize, before padding."""
     height: int
     pad_right: int
-    """Columns of byte 0 that make the width a multiple of `patch_size * merge_kernel_size`."""
+    """Columns of zeros that make the padded width a multiple of `patch_size * merge_kernel_size`."""
     pad_bottom: int
+    """Rows of zeros, likewise."""
     grid_thw: tuple[int, int, int]
     """Frames, patch rows, patch columns."""
     num_tokens: int
-    """Tokens that the model makes of it. Frames do not count: the model averages them."""
+    """Tokens in the model's input. The model averages frames, so their number does not matter."""
 
     @property
     def num_patches(self) -> int:
@@ -42,84 +45,101 @@ class MediaPlan:
 
 @dataclass(frozen=True, slots=True)
 class VideoChunkPlan:
-    """One chunk of a sampled video: one medium, one row of `grid_thws`."""
+    """One chunk of a sampled video, which is one row of `grid_thws`."""
 
     frame_indices: tuple[int, ...]
-    """Which frames of the video it holds, counted from 0."""
+    """Indices of its frames in the video, from 0."""
     timestamp: str
     """Time of its first frame, in the config's `timestamp_mode`."""
     prompt: str
-    """The text that stands for it, with one `<|media_pad|>`."""
+    """The prompt text of the chunk, with one `<|media_pad|>`."""
     plan: MediaPlan
 
 
-def plan_image(*, width: int, height: int, config: MediaProcConfig) -> MediaPlan:
-    """Sizes of one image.
+def plan_image(*, width: int, height: int, config: ConfigLike) -> MediaPlan:
+    """Compute the sizes of one image.
 
     Args:
-      width, height: pixels of the image as it is.
-      config: whose `in_patch_limit` is the budget.
+      width, height: pixels of the original image.
+      config: `in_patch_limit` is the budget.
 
     Raises:
-      PlanError: a side is not a positive whole number, or the padded size exceeds
+      PlanError: a side is not a positive whole number or is beyond float64, or the padded size exceeds
         `patch_limit_on_one_side`.
+      TypeError: `config` is not a config.
     """
+    config = as_config(config)
     return _plan(width, height, 1, config.in_patch_limit, config)
 
 
-def plan_chunk(*, width: int, height: int, num_frames: int, config: MediaProcConfig) -> MediaPlan:
-    """Sizes of one video chunk of `num_frames` frames, each `width` x `height` pixels.
+def plan_chunk(*, width: int, height: int, num_frames: int, config: ConfigLike) -> MediaPlan:
+    """Compute the sizes of one video chunk of `num_frames` frames, each `width` x `height` pixels.
 
     Raises:
-      PlanError: as `plan_image`; also for no frames or more than `temporal_merge_kernel_size`.
+      PlanError: as for `plan_image`; also for zero frames or more than `temporal_merge_kernel_size`.
     """
+    config = as_config(config)
     num_frames = positive_int("num_frames", num_frames)
     most = config.temporal_merge_kernel_size
     if num_frames > most:
-        raise PlanError(f"a video chunk has 1 to {most} frames (`temporal_merge_kernel_size`); got {num_frames}.")
+        raise PlanError(
+            f"a video chunk has 1 to {shown(most)} frames (`temporal_merge_kernel_size`); got {shown(num_frames)}."
+        )
     limit = config.in_patch_limit_each_frame or config.in_patch_limit
     if config.in_patch_limit_video is not None:
-        limit = min(round(config.in_patch_limit_video / num_frames), limit)
+        limit = min(_rounded(config.in_patch_limit_video, num_frames), limit)
     return _plan(width, height, num_frames, limit, config)
 
 
 def plan_video(
-    *, num_frames: int, fps: float, width: int, height: int, config: MediaProcConfig
+    *, num_frames: int, fps: float, width: int, height: int, config: ConfigLike
 ) -> tuple[VideoChunkPlan, ...]:
-    """Which frames of a video are used, in which chunks, at which size.
+    """Sample the frames of a video, split them into chunks and compute the size of each chunk.
 
     Args:
-      num_frames: frames in the file.
-      fps: its frames a second.
-      width, height: pixels of its frames.
+      num_frames: number of frames in the file.
+      fps: frames per second of the file.
+      width, height: pixels of a frame.
 
     Raises:
-      PlanError: as `plan_chunk`; also for a rate that is not a finite number above 0.
+      PlanError: as for `plan_chunk`; also for a rate that is not a finite number above 0, more than 2**20 sampled
+        frames, or a time beyond float64.
     """
-    fps = _rate(fps)
+    config, fps = as_config(config), _rate(fps)
     indices = sample_frames(num_frames=num_frames, fps=fps, config=config)
     size = config.temporal_merge_kernel_size
     chunks = []
     for start in range(0, len(indices), size):
         part = indices[start : start + size]
-        timestamp = format_timestamp(part[0] / fps, timestamp_mode=config.timestamp_mode)
+        seconds = part[0] / fps
+        if not math.isfinite(seconds):
+            raise PlanError(f"frame {part[0]} at `fps` = {fps} has a time beyond float64; check the rate.")
+        timestamp = format_timestamp(seconds, timestamp_mode=config.timestamp_mode)
         plan = plan_chunk(width=width, height=height, num_frames=len(part), config=config)
         chunks.append(VideoChunkPlan(part, timestamp, chunk_prompt(timestamp), plan))
     return tuple(chunks)
 
 
-def sample_frames(*, num_frames: int, fps: float, config: MediaProcConfig) -> tuple[int, ...]:
-    """Indices of the frames that are used: `sample_fps` a second, evenly spaced, first and last included.
+def sample_frames(*, num_frames: int, fps: float, config: ConfigLike) -> tuple[int, ...]:
+    """Return the indices of the sampled frames: `sample_fps` per second, evenly spaced, first and last included.
 
     Raises:
-      PlanError: `num_frames` is not a positive whole number or `fps` not a finite number above 0.
+      PlanError: `num_frames` is not a positive whole number, `fps` is not a finite number above 0, or more than
+        2**20 frames would be sampled.
     """
-    num_frames = positive_int("num_frames", num_frames)
-    fps = _rate(fps)
+    config, num_frames, fps = as_config(config), _size("num_frames", num_frames), _rate(fps)
     rate = min(config.sample_fps, fps)
-    count = max(round(num_frames * rate / fps), 1)
+    product = num_frames * rate
+    # The checkpoint's grouping, unless its product is beyond float64.
+    quotient = product / fps if math.isfinite(product) else num_frames * (rate / fps)
+    count = max(round(quotient), 1)
     if config.max_num_frames_each_video is not None:
         count = min(count, config.max_num_frames_each_video)
+    if count > MAX_SAMPLED_FRAMES:
+        raise PlanError(
+            f"{num_frames} frames at {fps} frames a second give {count} sampled frames, more than "
+            f"{MAX_SAMPLED_FRAMES}; set `max_num_frames_each_video` or a lower `sample_fps`."
+        )
     if count == 1:
         return (0,)
     # numpy.linspace: multiples of one float64 step, the last value set rather than computed.
@@ -128,7 +148,14 @@ def sample_frames(*, num_frames: int, fps: float, config: MediaProcConfig) -> tu
 
 
 def format_timestamp(seconds: float, *, timestamp_mode: str) -> str:
-    """Time of day in UTC as the checkpoint prints it: hours wrap at 24, milliseconds are cut, not rounded."""
+    """Format a time as the checkpoint does, as a time of day in UTC: hours wrap at 24, milliseconds are truncated.
+
+    Raises:
+      PlanError: a time that is negative, NaN or infinite, or an unknown mode.
+    """
+    one_of("timestamp_mode", timestamp_mode, _TIME_FORMATS)
+    if finite_float("seconds", seconds) < 0:
+        raise PlanError(f"`seconds` is {seconds!r}; expected a time that is not negative.")
     # The remainder of a day is exact, and gmtime fails beyond its last year.
     text = time.strftime(_TIME_FORMATS[timestamp_mode], time.gmtime(seconds % 86400))
     if timestamp_mode.endswith(".fff"):
@@ -137,46 +164,60 @@ def format_timestamp(seconds: float, *, timestamp_mode: str) -> str:
 
 
 def chunk_prompt(timestamp: str) -> str:
-    """The text of one video chunk."""
+    """Return the prompt text of one video chunk."""
     return f"{timestamp}<|media_begin|>video<|media_content|><|media_pad|><|media_end|>"
 
 
+def _rounded(numerator: int, denominator: int) -> int:
+    """`round(numerator / denominator)`, in whole numbers where the quotient is beyond float64."""
+    try:
+        return round(numerator / denominator)
+    except OverflowError:
+        return numerator // denominator
+
+
 def total_patches(plans: Sequence[MediaPlan]) -> int:
-    """Rows of `pixel_values` for these media together."""
+    """Return the total number of rows in `pixel_values`."""
     return sum(plan.num_patches for plan in plans)
 
 
-# Rungs a quarter apart: few enough that a process compiles each at most once, close enough that what is computed for
-# nothing stays near an eighth on average. From 256 patches to 1.5 million (3.6 GB of float32).
+# Capacity buckets, each a quarter larger than the one before: few enough to compile each once, close enough that
+# padding averages about an eighth. From 256 patches to 1.5 million (3.6 GB of float32).
 CAPACITIES = tuple(math.ceil(256 * 1.25**i / 32) * 32 for i in range(40))
 
 
 def patch_capacity(num_patches: int) -> int:
-    """Room for at least so many patches: the next rung of `CAPACITIES`, or the last one where none is enough."""
+    """Return the smallest of `CAPACITIES` that holds so many patches, or the largest if none does."""
     return CAPACITIES[min(bisect.bisect_left(CAPACITIES, num_patches), len(CAPACITIES) - 1)]
 
 
 def _rate(fps: object) -> float:
-    # Real: containers say Fraction or NumPy's float32 as well.
-    if isinstance(fps, Real) and not isinstance(fps, bool):
-        rate = float(fps)
-        if math.isfinite(rate) and rate > 0:
-            return rate
-    raise PlanError(f"`fps` is {fps!r}; expected a finite number above 0.")
+    # Real: containers report Fraction and NumPy's float32 as well.
+    if not isinstance(fps, Real):
+        raise PlanError(f"`fps` is {shown(fps)}; expected a finite number above 0.")
+    return finite_float("fps", fps, positive=True)
+
+
+def _ratio(numerator: int, denominator: int) -> float:
+    """`numerator / denominator` in float64, or 1.0 where the quotient is larger: it may be beyond float64."""
+    return 1.0 if numerator >= denominator else numerator / denominator
+
+
+def _scaled(side: int, scale: float, most: int) -> int:
+    # A product with 1.0 would round sides beyond 2**53.
+    return min(max(1, side if scale == 1.0 else int(side * scale)), most)
 
 
 def _plan(width: int, height: int, num_frames: int, limit: int, config: MediaProcConfig) -> MediaPlan:
-    width, height = positive_int("width", width), positive_int("height", height)
+    width, height = _size("width", width), _size("height", height)
     patch, merge, side_limit = config.patch_size, config.merge_kernel_size, config.patch_limit_on_one_side
     most = side_limit * patch
     scale = min(
-        1.0,
-        math.sqrt(limit / (max(1, width // patch) * max(1, height // patch))),
-        most / width,
-        most / height,
+        math.sqrt(_ratio(limit, max(1, width // patch) * max(1, height // patch))),
+        _ratio(most, width),
+        _ratio(most, height),
     )
-    new_width = min(max(1, int(width * scale)), most)
-    new_height = min(max(1, int(height * scale)), most)
+    new_width, new_height = _scaled(width, scale, most), _scaled(height, scale, most)
     token = patch * merge
     pad_right, pad_bottom = -new_width % token, -new_height % token
     rows, columns = (new_height + pad_bottom) // patch, (new_width + pad_right) // patch
@@ -184,9 +225,17 @@ def _plan(width: int, height: int, num_frames: int, limit: int, config: MediaPro
         num_tokens = config.fixed_output_tokens
     elif max(rows, columns) > side_limit:
         raise PlanError(
-            f"{width}x{height} pads to {columns}x{rows} patches, over `patch_limit_on_one_side` = {side_limit}; "
-            f"use a limit that is a multiple of `merge_kernel_size` = {merge}."
+            f"{shown(width)}x{shown(height)} pads to {shown(columns)}x{shown(rows)} patches, more than "
+            f"`patch_limit_on_one_side` = {shown(side_limit)}; use a limit that is a multiple of "
+            f"`merge_kernel_size` = {shown(merge)}."
         )
     else:
         num_tokens = (rows // merge) * (columns // merge)
     return MediaPlan(new_width, new_height, pad_right, pad_bottom, (num_frames, rows, columns), num_tokens)
+
+
+def _size(name: str, value: object) -> int:
+    number = positive_int(name, value)
+    if number.bit_length() > 1023:
+        raise PlanError(f"`{name}` is {shown(number)}; expected a number within float64, below 2**1023.")
+    return number

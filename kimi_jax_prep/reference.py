@@ -120,7 +120,7 @@ def _board(width: int, height: int, background: TransparentBgConfig) -> Float32[
     plain = {"white": 255, "black": 0, "gray": 128}
     if background.pattern in plain:
         return np.full((height, width), plain[background.pattern], np.float32)
-    square = background.chessboard_square_size
+    square = min(background.chessboard_square_size, max(height, width))  # NumPy has no larger whole numbers
     odd = (np.arange(height)[:, None] // square + np.arange(width)[None, :] // square) % 2 == 1
     gray = odd if background.chessboard_square_on_top_left else ~odd
     return np.where(gray, background.chessboard_gray_value, background.chessboard_white_value).astype(np.float32)
@@ -129,8 +129,9 @@ def _board(width: int, height: int, background: TransparentBgConfig) -> Float32[
 def normalize(frames: UInt8[np.ndarray, "t H W 3"], config: MediaProcConfig) -> Float32[np.ndarray, "t H W 3"]:
     """Three steps, each in float64 and stored as float32."""
     x = (frames / 255.0).astype(np.float32)
-    x = (x.astype(np.float64) - np.array(config.image_mean)).astype(np.float32)
-    return (x.astype(np.float64) * (1.0 / np.array(config.image_std))).astype(np.float32)
+    with np.errstate(all="ignore"):  # means and stds beyond float32 give infinities and NaN
+        x = (x.astype(np.float64) - np.array(config.image_mean)).astype(np.float32)
+        return (x.astype(np.float64) * (1.0 / np.array(config.image_std))).astype(np.float32)
 
 
 def patchify(frames: Shaped[np.ndarray, "t H W 3"], patch_size: int) -> Shaped[np.ndarray, "n 3 p p"]:

@@ -18,6 +18,8 @@ from kimi_jax_prep import (
     MediaProcConfig,
     TransparentBgConfig,
 )
+from kimi_jax_prep.checks import shown
+from kimi_jax_prep.config import as_config
 
 # The files as they ship, with keys that this library does not know at both levels.
 INNER_K25 = {
@@ -200,7 +202,7 @@ BAD += [("transparent_bg_config", value, "JSON object or null") for value in ("c
 def test_bad_values_are_named_shown_and_corrected(key, value, valid):
     with pytest.raises(ConfigError, match=rf"(?s)`{key}` is .*{valid}") as caught:
         MediaProcConfig.from_dict(INNER_K25 | {key: value})
-    assert repr(value) in str(caught.value)
+    assert shown(value) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_bad_values_are_named_shown_and_corrected(key, value, valid):
     + [(key, v, "finite number") for key in ("image_mean", "image_std") for v in (math.nan, True, "3", None)],
 )
 def test_bad_channels_are_named(key, value, valid):
-    with pytest.raises(ConfigError, match=rf"`{key}\[1\]` is {value!r}; expected a {valid}"):
+    with pytest.raises(ConfigError, match=rf"`{key}\[1\]` is {value!r}; expected a .*{valid}"):
         MediaProcConfig.from_dict(INNER_K25 | {key: [0.5, value, 0.5]})
 
 
@@ -331,7 +333,8 @@ def test_preprocessor_config_goes_before_processor_config(tmp_path):
         (b"{", "is not JSON"),
         (b"", "is not JSON"),
         (b"\xff\xfe", "is not JSON"),
-        (b"[1]", "a config is a JSON object; got list"),
+        (b'{"in_patch_limit": ' + b"9" * 5000 + b"}", "is not JSON.*4300 digits"),
+        (b"[" * 100_000, "is not JSON"),
         (b"{}", "`in_patch_limit` is missing"),
     ],
 )
@@ -344,7 +347,81 @@ def test_a_bad_file_is_named(tmp_path, content, message):
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("preprocessor_config.json", "[1]", "holds a list; expected a JSON object"),
+        ("processor_config.json", '{"processor_class": "P"}', "has no key `image_processor`"),
+    ],
+)
+def test_a_file_without_a_config_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=rf"{name} {message}"):
+        MediaProcConfig.from_json_file(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["", "absent.json"])
 def test_a_missing_file_stays_file_not_found(tmp_path, name):
     with pytest.raises(FileNotFoundError, match="absent.json" if name else "preprocessor_config.json"):
         MediaProcConfig.from_json_file(tmp_path / name)
+
+
+# Python prints no whole number of more than 4,300 digits, and an object's `__repr__` may raise.
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("value", [-(10**5000), "x" * 5000, Unprintable(), [10**5000]], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "key", ["in_patch_limit", "sample_fps", "image_mean", "timestamp_mode", "transparent_bg_config"]
+)
+def test_values_that_cannot_be_printed_are_config_errors(key, value):
+    with pytest.raises(ConfigError, match=rf"`{key}` is ") as caught:
+        MediaProcConfig.from_dict(INNER_K25 | {key: value})
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3, "3"),
+        ("a", "'a'"),
+        (Unprintable(), "an unprintable Unprintable"),
+        (10**5000, "a whole number of about 5000 digits"),
+        ("x" * 998, "'" + "x" * 79 + "..." + "x" * 19 + "' (1000 characters)"),
+    ],
+    ids=["int", "str", "object", "huge", "long"],
+)
+def test_how_values_are_shown(value, text):
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [
+        (KIMI_K3, KIMI_K3),
+        ("k2.5", KIMI_K25),
+        ("K2.7", KIMI_K25),
+        ("K3", KIMI_K3),
+        (K3, MediaProcConfig.from_dict(K3)),
+        (KIMI_K3.to_dict()["media_proc_cfg"], KIMI_K3),
+        ({"image_processor": K3, "processor_class": "P"}, MediaProcConfig.from_dict(K3)),
+        ({"max_patches": 16384, "size": {"max_height": 512, "max_width": 512}}, KIMI_K25),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
+)
+def test_a_config_is_taken_in_every_form(value, want):
+    assert as_config(value) == want
+
+
+@pytest.mark.parametrize("name", ["k4", "", "preprocessor_config.json", "kimi-k2.5"])
+def test_an_unknown_preset_lists_the_presets(name):
+    with pytest.raises(ConfigError, match=rf"`config` is '{name}'.*'k2.5', 'k2.6', 'k2.7', 'k3'.*from_json_file"):
+        as_config(name)
+
+
+@pytest.mark.parametrize("value", [None, 3, [K3], b"k3", MediaProcConfig])
+def test_a_config_of_another_type(value):
+    with pytest.raises(TypeError, match=r"`config` is a MediaProcConfig such as KIMI_K25, a mapping.*got "):
+        as_config(value)

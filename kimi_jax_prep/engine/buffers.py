@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from jaxtyping import UInt8
 
+from kimi_jax_prep.fork import is_forked
+
 # XLA reads host memory without a copy only where it is aligned to this.
 _ALIGNMENT = 64
 # What an entry of a cache costs beside its value.
@@ -181,7 +183,14 @@ class ResultBuffer:
         return np.asarray(self)
 
 
+# Buffers of the parent in a forked child: freeing them would enter XLA there.
+_abandoned: list[Any] = []
+
+
 def _return(pool: Pool, key: Hashable, buffer: jax.Array, hold: memoryview) -> None:
+    if is_forked():
+        _abandoned.append((buffer, hold))
+        return
     # XLA does not take over the memory of a buffer that is exported.
     hold.release()
     if not buffer.is_deleted():

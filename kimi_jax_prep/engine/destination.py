@@ -75,9 +75,10 @@ class Destination:
     def __reduce__(self) -> tuple[Any, ...]:
         # Devices belong to a process: another one looks for those of the same platform and number.
         if isinstance(self.asked, NamedSharding):
-            devices = self.asked.mesh.devices
-            named = np.array([(d.platform, d.id) for d in devices.flat], object).tolist()
-            return _found_sharding, (named, devices.shape, self.asked.mesh.axis_names, tuple(self.asked.spec))
+            mesh = self.asked.mesh
+            named = [(device.platform, device.id) for device in mesh.devices.flat]
+            layout = (mesh.devices.shape, mesh.axis_names, mesh.axis_types)
+            return _found_sharding, (named, layout, tuple(self.asked.spec))
         if isinstance(self.asked, Sharding):
             raise TypeError(
                 f"a Preprocessor with a {type(self.asked).__name__} cannot be pickled; use a NamedSharding."
@@ -90,11 +91,13 @@ def _found_device(named: tuple[str, int] | None) -> Destination:
 
 
 def _found_sharding(
-    named: list[tuple[str, int]], shape: tuple[int, ...], axes: tuple[str, ...], spec: tuple[Any, ...]
+    named: list[tuple[str, int]], layout: tuple[tuple[int, ...], Any, Any], spec: tuple[Any, ...]
 ) -> Destination:
+    shape, names, types = layout
     devices = np.empty(len(named), object)
     devices[:] = [_device(*one) for one in named]
-    return Destination(NamedSharding(Mesh(devices.reshape(shape), axes), PartitionSpec(*spec)))
+    mesh = Mesh(devices.reshape(shape), names, axis_types=types)
+    return Destination(NamedSharding(mesh, PartitionSpec(*spec)))
 
 
 def _device(platform: str, number: int) -> Any:

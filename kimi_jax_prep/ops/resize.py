@@ -1,6 +1,6 @@
-"""Pillow's 8-bit bicubic resize, bit for bit, in pure JAX: taps, horizontal pass, vertical pass.
+"""Pillow's 8-bit bicubic resize in pure JAX, with equal bits: a horizontal and a vertical pass.
 
-Bytes in, bytes out. Every pass is int32 and stores bytes, as Pillow's `Resample.c` does.
+Each pass computes in int32 and stores bytes, as Pillow's `Resample.c` does.
 """
 
 import functools
@@ -9,18 +9,24 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, UInt8
 
-from kimi_jax_prep.checks import positive_int
+from kimi_jax_prep.checks import one_of, positive_int, shown
 from kimi_jax_prep.errors import PlanError
+from kimi_jax_prep.fork import require_jax
+from kimi_jax_prep.ops.arguments import check_pixels, check_size, described, on_device
+from kimi_jax_prep.ops.axes import over_auto_axes, varying_axes, varying_like
 from kimi_jax_prep.ops.words import LANES, LOOP_TAPS, interleave, kernel, pack, resample, separate, unpack
 from kimi_jax_prep.tables.passes import PASS_ORDERS, installed_pass_order, vertical_first
 from kimi_jax_prep.tables.taps import bicubic_taps
 
-# Output rows of one strip: a strip of a 2048-pixel row is then two megabytes of words, about a core's cache.
+# Output rows per strip: at 2048 pixels a row, a strip is two megabytes of words, about the size of a core's cache.
 _STRIP_ROWS = 256
-# More taps than this are looped over, so that compiling stays fast.
-_WRITTEN_OUT = 24
+# More taps than this run in a loop instead of being unrolled, to keep compilation fast.
+_MOST_UNROLLED_TAPS = 24
+# The taps of longer sides would take gigabytes of host memory.
+_LONGEST_SIDE = 1 << 22
 
 
 def resize_bicubic(
@@ -29,25 +35,33 @@ def resize_bicubic(
     """Resize bytes exactly as `PIL.Image.resize((width, height), BICUBIC)` does.
 
     Args:
-      frames: bytes with 1, 3 or 4 channels. Pillow premultiplies LA and RGBA before it resizes; that is the
-        caller's step, channels are independent here.
+      frames: uint8 with 1 to 4 independent channels. Pillow premultiplies LA and RGBA before it resizes; do that
+        first if you need it.
       height, width: pixels of the result, static under `jit`.
-      pass_order: "horizontal-first" (Pillow up to 12), "pillow-13", or None for the installed Pillow's. The two
-        differ in a few bytes of pictures that shrink much more in height than in width.
+      pass_order: "horizontal-first" (Pillow up to 12), "pillow-13", or None for the installed Pillow's order. The
+        two differ in a few bytes of images that shrink much more in height than in width.
+
+    Returns:
+      uint8. The leading axes keep their sharding.
 
     Raises:
-      PlanError: another dtype, shape, size or order (at trace time).
+      PlanError: a wrong dtype, shape, size or order, or a side above 2**22 pixels (at trace time).
+      RuntimeError: the process was forked after JAX had started.
     """
+    require_jax("`resize_bicubic`")
+    check_pixels("frames", frames, channels=(1, 2, 3, 4), layout="(..., h, w, c) with 1 to 4 channels")
+    height, width = positive_int("height", height), positive_int("width", width)
     if pass_order is None:
         pass_order = installed_pass_order()
-    if pass_order not in PASS_ORDERS:
-        raise PlanError(f"`pass_order` is {pass_order!r}; expected None or one of {', '.join(map(repr, PASS_ORDERS))}.")
-    if not hasattr(frames, "dtype") or frames.dtype != np.uint8:
-        raise PlanError(f"frames are uint8 arrays; got {getattr(frames, 'dtype', type(frames).__name__)}.")
-    if len(frames.shape) < 3 or frames.shape[-1] not in (1, 2, 3, 4) or 0 in frames.shape:
-        raise PlanError(f"frames are (..., h, w, c) with 1 to 4 channels and no empty side; got {tuple(frames.shape)}.")
-    height, width = positive_int("height", height), positive_int("width", width)
-    return _resize(frames, height=height, width=width, pass_order=pass_order)
+    one_of("pass_order", pass_order, PASS_ORDERS, hint=" None is the order of the installed Pillow.")
+    for name, side in (("height", height), ("width", width)):
+        if side > _LONGEST_SIDE:
+            raise PlanError(f"`{name}` is {shown(side)}; expected at most {_LONGEST_SIDE} pixels.")
+    if max(frames.shape[-3:-1]) > _LONGEST_SIDE:
+        raise PlanError(f"`frames` must have sides of at most {_LONGEST_SIDE} pixels; got {described(frames)}.")
+    check_size("the result", (*frames.shape[:-3], height, width, frames.shape[-1]))
+    run = functools.partial(_resize, height=height, width=width, pass_order=pass_order)
+    return over_auto_axes(run, on_device(frames), out_spec=lambda spec: PartitionSpec(*spec[:-3], None, None, None))
 
 
 @functools.partial(jax.jit, static_argnames=("height", "width", "pass_order"))
@@ -58,10 +72,11 @@ def _resize(frames: Array, *, height: int, width: int, pass_order: str) -> Array
     first = vertical_first(size_in=(h, w), size_out=(height, width), pass_order=pass_order)
     across = None if w == width else _axis_taps(w, width)
     down = None if h == height else _axis_taps(h, height)
+    # Two lowerings of one function, with equal bits: each platform compiles the one that suits it.
     resized = jax.lax.platform_dependent(
         frames.reshape(-1, h, w, c),
-        cpu=functools.partial(_by_strips, across=across, down=down, vertical_first=first, height=height),
-        default=functools.partial(_whole, across=across, down=down, vertical_first=first),
+        cpu=functools.partial(_lowering_in_strips, across=across, down=down, vertical_first=first, height=height),
+        default=functools.partial(_lowering_of_whole_frames, across=across, down=down, vertical_first=first),
     )
     return resized.reshape(*lead, height, width, c)
 
@@ -75,16 +90,16 @@ class _Taps(NamedTuple):
 def _axis_taps(n_in: int, n_out: int) -> _Taps:
     start, weights = bicubic_taps(n_in, n_out)
     taps = weights.shape[1]
-    if taps <= _WRITTEN_OUT:
+    if taps <= _MOST_UNROLLED_TAPS:
         return _Taps(start, np.ascontiguousarray(weights.T), None)
     groups = -(-taps // LOOP_TAPS)
     return _Taps(start, np.pad(weights, ((0, 0), (0, groups * LOOP_TAPS - taps))).T, groups)
 
 
-def _whole(
+def _lowering_of_whole_frames(
     frames: UInt8[Array, "t h w c"], *, across: _Taps | None, down: _Taps | None, vertical_first: bool
 ) -> UInt8[Array, "t H W c"]:
-    """Both passes over whole frames; what compilers for accelerators do well."""
+    """Lowering for accelerators: both passes over whole frames."""
     channels = frames.shape[-1]
     words = pack(frames)
     passes = [(across, 2), (down, 1)]
@@ -95,13 +110,13 @@ def _whole(
     return unpack(words, channels=channels)
 
 
-def _by_strips(
+def _lowering_in_strips(
     frames: UInt8[Array, "t h w c"], *, across: _Taps | None, down: _Taps | None, vertical_first: bool, height: int
 ) -> UInt8[Array, "t H W c"]:
-    """The same strip by strip, so that all between the first and the last step stays in the processor's cache."""
+    """Lowering for CPUs: both passes strip by strip, so that intermediate results stay in the CPU's cache."""
     t, h, w, channels = frames.shape
     outputs = min(_STRIP_ROWS, height)
-    # The last strip is slid back to end with the picture; what it shares with the one before comes out equal.
+    # The last strip is moved up to end at the last row; rows that it shares with the strip before are equal.
     first = np.minimum(np.arange(0, height, outputs), height - outputs).astype(np.int32)
     if down is None:
         low, rows, start, weights = first, outputs, None, None
@@ -115,13 +130,14 @@ def _by_strips(
     width = w if across is None else len(across.start)
     n = len(first)
     low, first = jnp.asarray(low, jnp.int32), jnp.asarray(first)
-    any_byte = frames.reshape(-1)[0].astype(jnp.int32)
 
-    def strip(i: Array, out: Array) -> Array:
-        frame, k = i // n, i % n
+    def strip(i: Array | int, out: Array) -> Array:
+        i = jnp.asarray(i, jnp.int32)  # with x64 enabled, the loop counts in int64
+        frame, k = i // np.int32(n), i % np.int32(n)
         zero = jnp.zeros_like(i)
-        # Positions are data to the compiler. A single strip's are not, since its loop is unrolled.
-        flag = low[k] > -1 if t * n > 1 else any_byte > -1
+        # The compiler does not know the positions of strips. It unrolls the loop over a single strip, so that one hides
+        # its flag. A flag that depends on pixels would turn conditions into selects under vmap.
+        flag = low[k] > -1 if t * n > 1 else jax.lax.optimization_barrier(jnp.bool_(True))
         source = jax.lax.dynamic_slice(frames, (frame, low[k], zero, zero), (1, rows, w, channels))[0]
         words = kernel(flag, lambda: pack(source))
 
@@ -143,5 +159,5 @@ def _by_strips(
         made = horizontal(vertical(words)) if vertical_first else vertical(horizontal(words))
         return jax.lax.dynamic_update_slice(out, unpack(made, channels=channels)[None], (frame, first[k], zero, zero))
 
-    out = jnp.zeros((t, height, width, channels), jnp.uint8)
+    out = varying_like(jnp.zeros((t, height, width, channels), jnp.uint8), varying_axes(frames))
     return jax.lax.fori_loop(np.int32(0), np.int32(t * n), strip, out)

@@ -1,6 +1,6 @@
-"""The arithmetic of the resize on words: pixels as 32-bit numbers, the first channel in the lowest byte.
+"""Resize arithmetic on words: pixels as 32-bit integers, with the first channel in the lowest byte.
 
-One fetch of a word serves all channels of its pixel, and whole registers of words are fetched at once.
+One load of a word serves all channels of a pixel, and whole registers of words are loaded at once.
 """
 
 from collections.abc import Callable
@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt8, UInt32
 
+from kimi_jax_prep.ops.axes import varying_axes, varying_like
 from kimi_jax_prep.tables.taps import PRECISION_BITS
 
-# Rows that the horizontal pass works on side by side: one AVX-512 register of words.
+# Rows that the horizontal pass processes side by side: one AVX-512 register of words.
 LANES = 16
-# Taps that a loop over taps takes at a time.
+# Taps per iteration of the loop over taps.
 LOOP_TAPS = 8
 
 
 def pack(pixels: UInt8[Array, "*s c"]) -> UInt32[Array, "*s"]:
-    """Words of pixels with 1 to 4 channels."""
+    """Pack pixels with 1 to 4 channels into words."""
     words = pixels[..., 0].astype(jnp.uint32)
     for c in range(1, pixels.shape[-1]):
         words = words | (pixels[..., c].astype(jnp.uint32) << np.uint32(8 * c))
@@ -27,30 +28,30 @@ def pack(pixels: UInt8[Array, "*s c"]) -> UInt32[Array, "*s"]:
 
 
 def unpack(words: UInt32[Array, "*s"], *, channels: int) -> UInt8[Array, "*s c"]:
-    """Pixels of words."""
+    """Unpack words into pixels."""
     return jnp.stack([channel(words, c).astype(jnp.uint8) for c in range(channels)], axis=-1)
 
 
 def channel(words: UInt32[Array, "*s"], c: int) -> Int32[Array, "*s"]:
-    """One byte of each word."""
+    """Extract one byte of each word."""
     return ((words >> np.uint32(8 * c)) & np.uint32(255)).astype(jnp.int32)
 
 
 def kernel(flag: Bool[Array, ""], make: Callable[[], Array]) -> Array:
-    """What `make` computes, in a kernel of its own; `flag` is true, in a way that the compiler cannot know.
+    """Compute `make()` in a separate kernel. `flag` is always true, but the compiler must not be able to tell.
 
-    XLA's CPU compiler would fuse the steps of a resize into one, which then fetches every sample of every step on its
-    own again. It does not look into the branches of a condition; `optimization_barrier` does not stop it.
+    XLA's CPU compiler fuses the steps of a resize into one kernel, which then recomputes the earlier steps for every
+    sample. It does not fuse across the branches of a condition; `optimization_barrier` does not prevent the fusion.
     """
-    shape = jax.eval_shape(make)
-    return jax.lax.cond(flag, make, lambda: jnp.zeros(shape.shape, shape.dtype))
+    made = jax.eval_shape(make)
+    return jax.lax.cond(flag, make, lambda: varying_like(jnp.zeros(made.shape, made.dtype), varying_axes(made)))
 
 
 def interleave(rows: UInt32[Array, "h w"]) -> UInt32[Array, "n w lanes"]:
-    """Put the same column of `LANES` rows side by side; `h` is a multiple of it.
+    """Interleave groups of `LANES` rows, so that the same column of all rows is contiguous.
 
-    Neighbours along a row lie side by side in memory, so that taps along it would be fetched one by one. Rows are split
-    4 x 4 because XLA's compiler makes better code for that transposition than for 16 at once.
+    `h` is a multiple of `LANES`. Horizontal taps then work on whole registers instead of single words. Rows are split
+    4 x 4 because XLA generates better code for that transposition than for 16 at once.
     """
     h, w = rows.shape
     # (n a b) w -> n w (a b)
@@ -58,7 +59,7 @@ def interleave(rows: UInt32[Array, "h w"]) -> UInt32[Array, "n w lanes"]:
 
 
 def separate(lanes: UInt32[Array, "n w lanes"]) -> UInt32[Array, "h w"]:
-    """The rows again."""
+    """Undo `interleave`."""
     n, w, _ = lanes.shape
     return lanes.reshape(n, w, 4, LANES // 4).transpose(0, 2, 3, 1).reshape(n * LANES, w)
 
@@ -72,18 +73,21 @@ def resample(
     channels: int,
     groups: Int32[Array, ""] | int | None = None,
 ) -> UInt32[Array, "*z"]:
-    """Weighted sums of neighbours along an axis, rounded and clipped to bytes, packed again.
+    """Compute weighted sums along an axis, round and clip them to bytes, and pack them.
 
     Args:
-      start: each output's first sample.
-      weights: 22-bit fixed point; 0 for outputs that hang over the edge.
-      groups: loop over so many groups of `LOOP_TAPS` weights, instead of all weights written out.
+      words: packed pixels.
+      start: first sample of each output.
+      weights: 22-bit fixed point; 0 for samples past the edge.
+      axis: of `words`, to resample.
+      channels: number of bytes in use per word.
+      groups: number of groups of `LOOP_TAPS` weights to loop over; None unrolls all weights.
     """
     shape, across = list(words.shape), [1] * words.ndim
     shape[axis] = across[axis] = start.shape[0]
 
     def add(k: int, start: Array, weights: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        # The clip serves weights beyond the last sample in use, which are 0.
+        # Positions past the last sample have weight 0, so the clip does not change the sum.
         samples = jnp.take(words, start + np.int32(k), axis=axis, mode="clip")
         return tuple(s + channel(samples, c) * weights[k].reshape(across) for c, s in enumerate(sums))
 
@@ -94,8 +98,8 @@ def resample(
             sums = add(k, start, weights, sums)
     else:
 
-        def group(i: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-            first = i * np.int32(LOOP_TAPS)
+        def group(i: Array | int, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+            first = jnp.asarray(i, jnp.int32) * np.int32(LOOP_TAPS)
             part = jax.lax.dynamic_slice_in_dim(weights, first, LOOP_TAPS)
             for k in range(LOOP_TAPS):
                 sums = add(k, start + first, part, sums)

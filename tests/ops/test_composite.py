@@ -105,10 +105,11 @@ def test_opaque_pixels_keep_their_colour(background):
     ("rgba", "config", "message"),
     [
         (EVERY_PAIR, KIMI_K25, "needs a config with a `transparent_bg_config`"),
-        (EVERY_PAIR[..., :3], KIMI_K3, r"uint8 \(\.\.\., h, w, 4\); got uint8 \(256, 256, 3\)"),
+        (EVERY_PAIR[..., :3], KIMI_K3, r"uint8 array \(\.\.\., h, w, 4\).*; got uint8 \(256, 256, 3\)"),
         (EVERY_PAIR.astype(np.float32), KIMI_K3, r"got float32 \(256, 256, 4\)"),
         (EVERY_PAIR[0], KIMI_K3, r"got uint8 \(256, 4\)"),
-        ([[[0, 0, 0, 0]]], KIMI_K3, r"got list \(1, 1, 4\)"),
+        ([[[0, 0, 0, 0]]], KIMI_K3, r"got list \[\[\[0, 0, 0, 0\]\]\]"),
+        (None, KIMI_K3, r"`rgba` must be a uint8 array .*; got NoneType None"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

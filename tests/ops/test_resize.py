@@ -156,15 +156,15 @@ def test_inputs_are_unchanged():
 @pytest.mark.parametrize(
     ("frames", "options", "message"),
     [
-        (np.zeros((4, 4, 3), np.float32), {}, "uint8 arrays; got float32"),
-        ([[0]], {}, "uint8 arrays; got list"),
+        (np.zeros((4, 4, 3), np.float32), {}, "`frames` must be a uint8 array .*; got float32"),
+        ([[0]], {}, "; got list"),
         (np.zeros((4, 4), np.uint8), {}, r"\(4, 4\)"),
         (np.zeros((3, 4, 5), np.uint8), {}, r"\(3, 4, 5\)"),
-        (np.zeros((0, 4, 3), np.uint8), {}, r"no empty side; got \(0, 4, 3\)"),
+        (np.zeros((0, 4, 3), np.uint8), {}, r"no empty axis; got uint8 \(0, 4, 3\)"),
         (
             np.zeros((4, 4, 3), np.uint8),
             {"pass_order": "12"},
-            "'12'; expected None or .*'horizontal-first', 'pillow-13'",
+            "'12'; expected one of 'horizontal-first', 'pillow-13'. None is",
         ),
     ],
 )

@@ -4,6 +4,7 @@ import json
 import struct
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from bits import assert_bit_equal
@@ -11,7 +12,7 @@ from PIL import Image
 from plain import dense_taps
 
 from kimi_jax_prep import KIMI_K25, MediaProcConfig, PlanError, normalize_lut
-from kimi_jax_prep.tables.lut import output_dtype
+from kimi_jax_prep.tables.lut import DTYPES, dtype_name, output_dtype
 from kimi_jax_prep.tables.taps import PRECISION_BITS, bicubic_taps, num_taps
 
 LUTS = json.loads((Path(__file__).parents[1] / "golden" / "lut.json").read_text())["luts"]
@@ -84,12 +85,37 @@ def test_tables_are_shared_read_only_and_rise(name, dtype):
         lut[0, 0] = 1
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int8", "", None, np.float32, "FLOAT32"], ids=repr)
+@pytest.mark.parametrize(
+    "dtype", ["float64", "int8", "", None, np.float64, np.dtype(">f4"), float, "FLOAT32", [1]], ids=repr
+)
 @pytest.mark.usefixtures("unchecked")
 def test_a_bad_dtype_is_shown_with_the_valid_ones(dtype):
     with pytest.raises(PlanError, match=r"`dtype` is .*'float32', 'bfloat16', 'float16', 'uint8'") as caught:
         normalize_lut(KIMI_K25, dtype=dtype)
     assert repr(dtype) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        *((name, name) for name in DTYPES),
+        *((dtype, name) for name, dtype in DTYPES.items()),
+        *((dtype.type, name) for name, dtype in DTYPES.items()),
+        *((getattr(jnp, name), name) for name in DTYPES),
+    ],
+    ids=repr,
+)
+def test_dtypes_are_taken_as_numpy_and_jax_write_them(dtype, name):
+    assert dtype_name(dtype) == name
+    assert output_dtype(dtype) == DTYPES[name]
+    assert normalize_lut(KIMI_K25, dtype=dtype).dtype == DTYPES[name]
+
+
+def test_dtypes_are_taken_as_torch_writes_them():
+    torch = pytest.importorskip("torch", reason="torch is an extra")
+    assert [dtype_name(getattr(torch, name)) for name in DTYPES] == list(DTYPES)
+    with pytest.raises(PlanError, match=r"`dtype` is torch\.float64"):
+        dtype_name(torch.float64)
 
 
 def spread(n_in: int, n_out: int) -> np.ndarray:
