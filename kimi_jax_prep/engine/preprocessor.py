@@ -239,6 +239,7 @@ class Preprocessor:
             tuple(item.source for item in items),
             tuple(item.medium.prompt for item in items),
             tuple(Failure(i, failures[i]) for i in sorted(failures)),
+            tuple(item.medium.size for item in items),
         )
 
 

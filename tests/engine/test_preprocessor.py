@@ -14,8 +14,9 @@ from PIL import Image
 from kimi_jax_prep import (
     KIMI_K3,
     KIMI_K25,
+    ConfigError,
     MediaError,
-    ConfigError, PlanError,
+    PlanError,
     PrepError,
     Preprocessor,
     normalize_lut,
