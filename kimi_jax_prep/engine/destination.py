@@ -1,7 +1,7 @@
 """Where results go: NumPy arrays, one JAX device, or the devices of a sharding."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from kimi_jax_prep.batch import PatchBatch
 from kimi_jax_prep.engine.process import InsideXla
 from kimi_jax_prep.errors import PlanError
 from kimi_jax_prep.fork import require_jax
+from kimi_jax_prep.packed import PackedPatches
 
 
 class Destination:
@@ -57,6 +58,33 @@ class Destination:
                 pixel_values=jax.device_put(patches, self.asked),
                 grid_thws=jax.device_put(grids, self._replicated()),
             )
+
+    def put_packed(self, packed: PackedPatches) -> PackedPatches:
+        """The pack on the devices: fields with `capacity` rows as the sharding says, the others replicated.
+
+        Raises:
+          PlanError: the capacity does not divide evenly among the devices.
+          RuntimeError: the process was forked after JAX had started.
+        """
+        if self.asked is None:
+            return packed
+        require_jax("`device`")
+        shards, capacity = self._row_shards(), packed.capacity
+        if capacity % shards:
+            raise PlanError(f"`capacity` is {capacity}; expected a multiple of {shards}, the shards of the first axis.")
+        rows: Any = self.asked
+        if isinstance(self.asked, NamedSharding):
+            rows = NamedSharding(self.asked.mesh, PartitionSpec(*self.asked.spec[:1]))
+
+        def place(name: str) -> Any:
+            if name == "pixel_values":
+                return self.asked
+            value = getattr(packed, name)
+            return rows if value.ndim and len(value) == capacity else self._replicated()
+
+        names = [field.name for field in fields(packed)]
+        with InsideXla():
+            return replace(packed, **{name: jax.device_put(getattr(packed, name), place(name)) for name in names})
 
     def _row_shards(self) -> int:
         """How many pieces the first axis of `pixel_values` is cut into."""

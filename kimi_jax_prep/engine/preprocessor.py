@@ -22,6 +22,7 @@ from kimi_jax_prep.engine.tiles import CompositeTile, all_passes
 from kimi_jax_prep.media.items import Failures, Item, open_items, without
 from kimi_jax_prep.media.opening import warn_of_clipping
 from kimi_jax_prep.media.options import OPTIONS, MediaOptions
+from kimi_jax_prep.packed import PackedPatches, pack_index
 from kimi_jax_prep.plan import CAPACITIES
 from kimi_jax_prep.tables.lut import dtype_name
 
@@ -130,6 +131,30 @@ class Preprocessor:
         items, failures = self._open(medias, on_error, options)
         pixel_values = self._with_backend(lambda backend: backend.patches(items, failures))
         return self._destination.put(self._batch(pixel_values, items, failures))
+
+    def pack(
+        self, medias: Iterable[Any], *, capacity: int | None = None, max_media: int | None = None, **options: Any
+    ) -> PackedPatches:
+        """Patches of media in arrays of fixed shapes: `self(medias).pack(...)` without its copy of the patches.
+
+        The launch writes into an array of `capacity` rows at once, by a program of that capacity that the first call
+        compiles. `PatchBatch.pack` also takes `on_error="skip"` batches.
+
+        Args:
+          medias: as for a call.
+          capacity: rows of `pixel_values`, a multiple of `merge_kernel_size` squared; None takes a step of the ladder.
+          max_media: rows of `grid_thws`; None allows as many media as tokens.
+          **options: of `MediaOptions`, for this call.
+
+        Raises: as a call; PlanError also for more patches than `capacity` or more media than `max_media`, and for a
+          capacity that does not divide evenly among the devices.
+        """
+        items, failures = self._open(medias, "raise", options)
+        plans = [item.plan for item in items]
+        index = pack_index(plans, capacity=capacity, max_media=max_media, sources=[item.source for item in items])
+        rows = len(index["segment_ids"])
+        pixel_values = self._with_backend(lambda backend: backend.filled(items, failures, rows))
+        return self._destination.put_packed(PackedPatches(pixel_values, **index))
 
     @property
     def compiled_programs(self) -> tuple[str, ...]:
