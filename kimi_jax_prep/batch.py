@@ -78,4 +78,4 @@ class PatchBatch:
         return pack_patches(self.pixel_values, self.plans, capacity=capacity, max_media=max_media, sources=self.sources)
 
 
-register_pytrees(PatchBatch, static=("plans", "sources", "prompts", "failures"))
+register_pytrees(PatchBatch, static=("plans", "sources", "prompts", "failures", "sizes"))

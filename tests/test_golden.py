@@ -13,6 +13,7 @@ from PIL import Image
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
+from kimi_jax_prep.engine.backends import NumpyBackend
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = json.loads((GOLDEN / "cases.json").read_text())
@@ -46,7 +47,7 @@ def with_jax(medias, config):
     # Until a program is compiled NumPy answers.
     prep.warmup(max_patches=sum(plan.num_patches for plan in reference.preprocess(medias, config).plans))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kjp.Preprocessor, "_with_numpy", None)  # and may not here
+        patch.setattr(NumpyBackend, "patches", None)  # and may not here
         return prep(medias)
 
 

@@ -63,6 +63,8 @@ def _lend(image: Image.Image) -> Words | None:
 
     Pillow 11.2 and later hand it out through Arrow's C data interface, with four bytes for each pixel.
     """
+    if _rows_are_padded(image.width):
+        return None
     try:
         _, capsule = image.__arrow_c_array__()
     except (AttributeError, ValueError, OSError, MemoryError):
@@ -74,6 +76,12 @@ def _lend(image: Image.Image) -> Words | None:
     if values.length != 4 * pixels.length or values.n_buffers != 2 or values.offset:
         return None
     return np.asarray(_Lender(values.buffers[1], (image.height, image.width), capsule))
+
+
+def _rows_are_padded(width: int) -> bool:
+    """Whether Pillow pads rows (`PILLOW_ALIGNMENT`): up to 12.3 it hands them out as if it did not."""
+    alignment = getattr(Image.core, "get_alignment", lambda: 1)()
+    return 4 * width % alignment != 0
 
 
 def _encode(image: Image.Image, box: tuple[int, int, int, int], raw_mode: str) -> bytes:

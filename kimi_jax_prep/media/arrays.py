@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from kimi_jax_prep.errors import MediaError, MediaTypeError
+from kimi_jax_prep.fork import is_forked
 
 _CHANNELS = (1, 3, 4)
 
@@ -68,6 +69,11 @@ def _on_host(array: Any) -> np.ndarray:
     if dtype != "uint8":
         raise MediaTypeError(
             f"an array has dtype uint8, bytes 0 to 255; got {dtype}. Scale it to 0..255, round, clip and cast it first."
+        )
+    if _is_jax(array) and is_forked() and not array.is_ready():
+        raise MediaTypeError(
+            "a jax.Array was still being computed when this process was forked, and never will be here; call "
+            "`.block_until_ready()` before the fork, or start worker processes with 'spawn' or 'forkserver'."
         )
     if not _is_torch(array):
         return np.asarray(array)

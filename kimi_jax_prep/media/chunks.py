@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from PIL import Image
+
 from kimi_jax_prep.config import KIMI_K25, MediaProcConfig
+from kimi_jax_prep.media.faults import Reading
 from kimi_jax_prep.media.opening import open_media
 from kimi_jax_prep.media.options import MediaOptions
 
@@ -30,6 +33,19 @@ def split_video_chunks(
         medium = {**medium, "fps": fps}
     chunks = open_media(medium, config, MediaOptions(**options))
     return [
-        {"type": "video_chunk", "video_chunk": [frame.load() for frame in chunk.frames], "prompt": chunk.prompt}
+        {
+            "type": "video_chunk",
+            "video_chunk": [_own_rgb(frame.load()) for frame in chunk.frames],
+            "prompt": chunk.prompt,
+        }
         for chunk in chunks
     ]
+
+
+def _own_rgb(image: Image.Image) -> Image.Image:
+    """The frame in mode RGB, alpha dropped, in memory of its own: the caller may change its array afterwards."""
+    copy = image.copy()
+    # Pillow warns of palettes with several transparent entries; without the entry the bytes are the same.
+    copy.info.pop("transparency", None)
+    with Reading(f"mode {image.mode!r} does not become RGB"):
+        return copy.convert("RGB")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_jax_prep.errors import MediaError
+from kimi_jax_prep.media.faults import Reading, is_about_a_medium
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
 
@@ -26,7 +27,8 @@ def encoded(source: Any, *, allow_paths: bool) -> bytes | Path | None:
     if isinstance(source, str):
         return _from_string(source, allow_paths=allow_paths)
     if isinstance(source, os.PathLike):
-        return Path(source)
+        with Reading(f"a {type(source).__name__} gives no path"):
+            return Path(source)
     if isinstance(source, bytes | bytearray | memoryview):
         return _not_empty(bytes(source))
     if callable(getattr(source, "read", None)):
@@ -43,14 +45,17 @@ def _not_empty(data: bytes) -> bytes:
 def _read(file: Any) -> bytes:
     if isinstance(file, io.TextIOBase):
         raise MediaError("a file object is open in binary mode ('rb'); this one is open as text.")
-    try:
-        position = file.tell()
-        file.seek(0)
-    except (AttributeError, OSError, ValueError):  # a pipe or a socket: what is left is all there is
-        data = file.read()
-    else:
-        data = file.read()
-        file.seek(position)
+    with Reading("cannot read the file"):
+        try:
+            position = file.tell()
+            file.seek(0)
+        except (AttributeError, OSError, ValueError) as err:  # a pipe or a socket: what is left is all there is
+            if not is_about_a_medium(err):
+                raise
+            data = file.read()
+        else:
+            data = file.read()
+            file.seek(position)
     if not isinstance(data, bytes | bytearray | memoryview):
         raise MediaError(f"a file object reads bytes; this one reads {type(data).__name__}.")
     return bytes(data)

@@ -4,20 +4,21 @@ A picture is a PIL image; encoded bytes, a binary file, an `os.PathLike` or a `d
 """
 
 import io
-import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
 from kimi_jax_prep.errors import MediaError
+from kimi_jax_prep.media import locks
 from kimi_jax_prep.media.arrays import image_pixels, is_array
 from kimi_jax_prep.media.encoded import encoded
+from kimi_jax_prep.media.faults import Reading
 from kimi_jax_prep.media.options import MediaOptions
+from kimi_jax_prep.media.orientation import SWAPPING, TURNS, orientation
 
 PICTURE_KINDS = (
     "a PIL image, encoded bytes, a binary file, an os.PathLike, a `data:` URL, or an array (h, w, 3) of uint8"
@@ -26,18 +27,7 @@ CLIPPED_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """Modes whose values above 255 become 255 on the way to RGB."""
 # These have Pillow run another program on the bytes.
 _REFUSED_FORMATS = ("EPS",)
-_ORIENTATION = 0x0112
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_SWAPPING = (5, 6, 7, 8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +55,7 @@ def open_image(image: Any, options: MediaOptions) -> Frame:
     """
     image = unwrapped(image)
     if isinstance(image, Image.Image):
-        orientation = _orientation(image, options)
-        return _frame(image, orientation, options, lambda: decode(image))
+        return _frame(image, options, lambda: decode(image))
     if is_array(image):
         pixels = image_pixels(image, input_data_format=options.input_data_format)
         height, width = pixels.shape[:2]
@@ -84,19 +73,25 @@ def unwrapped(media: Any) -> Any:
     return media.media if hasattr(media, "media") and hasattr(media, "original_bytes") else media
 
 
-def _frame(image: Image.Image, orientation: int, options: MediaOptions, read: Callable[[], Image.Image]) -> Frame:
+def _frame(image: Image.Image, options: MediaOptions, read: Callable[[], Image.Image]) -> Frame:
+    """The frame of an opened image.
+
+    Args:
+      read: gives the same image decoded.
+    """
     width, height = image.size
     check_size(width, height, options)
-    size = (height, width) if orientation in _SWAPPING else (width, height)
+    turn = orientation(image) if options.exif_transpose else 1
+    size = (height, width) if turn in SWAPPING else (width, height)
     scaled = options.sixteen_bit == "scale" and image.mode in CLIPPED_MODES and image.mode != "F"
-    if orientation == 1 and not scaled:
+    if turn == 1 and not scaled:
         return Frame(size, image.mode, read)
 
     def load() -> Image.Image:
         loaded = read()
         if scaled:
             loaded = _scale_to_bytes(loaded)
-        return loaded if orientation == 1 else loaded.transpose(_TURNS[orientation])
+        return loaded if turn == 1 else loaded.transpose(TURNS[turn])
 
     return Frame(size, "L" if scaled else image.mode, load)
 
@@ -110,84 +105,76 @@ def check_size(width: int, height: int, options: MediaOptions) -> None:
 
 def _open_encoded(source: bytes | Path, options: MediaOptions) -> Frame:
     if isinstance(source, Path):
-        # Opened again for its pixels: thousands of paths would be too many open files, and their bytes much memory.
-        with source.open("rb") as file:
-            header = _open_file(file)
-            orientation = _orientation(header, options)
-        header_size = header.size
-
-        def read() -> Image.Image:
-            with source.open("rb") as file:
-                image = _open_file(file)
-                if image.size != header_size:
-                    raise MediaError(f"{source} was {header_size} at first and is {image.size} now.")
-                return decode(image)
-
-        return _frame(header, orientation, options, read)
+        return _open_path(source, options)
     header = _open_file(io.BytesIO(source))
     ready = [header]
 
-    def read_bytes() -> Image.Image:
+    def read() -> Image.Image:
         # Handed out once, so that decoded pixels do not stay with the list of media.
-        try:
-            image = ready.pop()
-        except IndexError:
-            image = _open_file(io.BytesIO(source))
+        image = ready.pop() if ready else _open_file(io.BytesIO(source))
         return decode(image)
 
-    return _frame(header, _orientation(header, options), options, read_bytes)
+    frame = _frame(header, options, read)
+    if not getattr(header, "tile", None):
+        ready.clear()  # its orientation took the pixels; they are not kept until the frame's turn
+    return frame
+
+
+def _open_path(path: Path, options: MediaOptions) -> Frame:
+    """Opened again for its pixels: thousands of paths would be too many open files, and their bytes much memory."""
+
+    def read() -> Image.Image:
+        with _open_binary(path) as file:
+            image = _open_file(file)
+            if image.size != size:
+                raise MediaError(f"{path} was {size} at first and is {image.size} now.")
+            return decode(image)
+
+    with _open_binary(path) as file:
+        header = _open_file(file)
+        size = header.size
+        return _frame(header, options, read)
+
+
+def _open_binary(path: Path) -> BinaryIO:
+    # A name with a null byte or half a surrogate pair is a ValueError.
+    with Reading(f"cannot open {str(path)!r}", keep=(OSError,)):
+        return path.open("rb")
 
 
 def _open_file(file: Any) -> Image.Image:
     try:
-        image = Image.open(file)
+        with Reading("cannot open the image", keep=(Image.UnidentifiedImageError,)):
+            image = Image.open(file)
     except Image.UnidentifiedImageError as err:
         raise MediaError("this is not an image of a format that the installed Pillow reads.") from err
-    # Pillow's readers raise many kinds for broken data; IndexError and struct.error are among them.
-    except Exception as err:
-        raise MediaError(f"cannot open the image: {err}") from err
     if image.format in _REFUSED_FORMATS:
         raise MediaError(f"{image.format} is not opened: Pillow would run another program on it.")
     return image
-
-
-def _orientation(image: Image.Image, options: MediaOptions) -> int:
-    """EXIF's number, or 1 where nothing is to be turned."""
-    # Pillow turns TIFF files by itself, as the checkpoint gets them too.
-    if not options.exif_transpose or image.format == "TIFF":
-        return 1
-    try:
-        orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # whatever a broken block makes Pillow raise: then nothing is known about turning
-        return 1
-    return orientation if orientation in _TURNS else 1
-
-
-# Pillow reads a file once, into the image object: two threads that meet at the same object must take turns. More
-# locks than threads, so that different images rarely do.
-_LOADING = [threading.Lock() for _ in range(64)]
-
-
-def _renew_locks() -> None:
-    _LOADING[:] = [threading.Lock() for _ in _LOADING]
-
-
-os.register_at_fork(after_in_child=_renew_locks)
 
 
 def decode(image: Image.Image) -> Image.Image:
     """Read the pixels, if that has not happened.
 
     Raises:
-      MediaError: the data is cut short or broken.
+      MediaError: the data is cut short or broken, or the file was closed.
     """
-    try:
-        with _LOADING[id(image) // 64 % len(_LOADING)]:
-            image.load()
-    # As in `_open_file`.
-    except Exception as err:
-        raise MediaError(f"cannot decode the image: {err}") from err
+    if _is_closed(image):
+        raise MediaError(
+            "the image's file was closed before its pixels were read; call `image.load()` inside of the `with` block, "
+            "or pass the path."
+        )
+    with locks.reading(image), Reading("cannot decode the image"):
+        image.load()
     return image
+
+
+def _is_closed(image: Image.Image) -> bool:
+    """Whether pixels are still to be read and the file is gone."""
+    if not getattr(image, "tile", None):
+        return False
+    file = getattr(image, "fp", None)
+    return file is None or bool(getattr(file, "closed", False))
 
 
 def _from_pixels(pixels: np.ndarray) -> Image.Image:

@@ -1,7 +1,7 @@
 """A list of media as the rows of a result, and what is wrong with those that cannot be read."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +9,9 @@ from jaxtyping import Shaped
 from PIL import Image
 
 from kimi_jax_prep.config import MediaProcConfig
-from kimi_jax_prep.errors import PrepError
+from kimi_jax_prep.errors import MediaError, PrepError
 from kimi_jax_prep.media.arrays import is_array
+from kimi_jax_prep.media.faults import described, is_about_a_medium, is_of_the_machine
 from kimi_jax_prep.media.opening import Medium, open_media
 from kimi_jax_prep.media.options import MediaOptions
 from kimi_jax_prep.plan import MediaPlan, total_patches
@@ -38,11 +39,14 @@ class Failures(dict[int, Exception]):
 
     def note(self, i: int, err: BaseException | None) -> bool:
         """Name the medium in an error and keep it, or raise it. False for what is no error of a medium."""
+        if isinstance(err, Exception) and not is_about_a_medium(err):
+            if is_of_the_machine(err):
+                err.add_note(f"while reading medias[{i}]")
+            return False
         if isinstance(err, PrepError):
             self._note(i, type(err)(f"medias[{i}]: {err}"), err)
         elif isinstance(err, OSError):
-            # A missing file stays a FileNotFoundError, with the place in the list in front.
-            self._note(i, type(err)(err.errno, f"medias[{i}]: {err.strerror or err}", err.filename), err)
+            self._note(i, _located(i, err), err)
         else:
             return False
         return True
@@ -64,6 +68,14 @@ class Failures(dict[int, Exception]):
         self.setdefault(i, error)
 
 
+def _located(i: int, err: OSError) -> Exception:
+    """A missing file stays a FileNotFoundError, with the place in the list in front."""
+    if type(err).__module__ == "builtins" and err.errno is not None:
+        return type(err)(err.errno, f"medias[{i}]: {err.strerror or err}", err.filename)
+    # Classes of others, such as URLError, have constructors of their own.
+    return MediaError(f"medias[{i}]: {described(err)}")
+
+
 class _About:
     """Not a generator with a decorator: in Python 3.13 the decorator's frame makes a cycle with the error."""
 
@@ -81,12 +93,40 @@ def open_items(medias: Iterable[Any], config: MediaProcConfig, options: MediaOpt
     """Every image and chunk of a list with its plan. Only headers are read."""
     if _is_one_medium(medias) or not isinstance(medias, Iterable):
         raise TypeError(f"`medias` is a list of media; got one {type(medias).__name__}. Put it in a list.")
-    items = []
-    for i, media in enumerate(medias):
+    items: list[Item] = []
+    total = 0
+    for i, media in _numbered(medias):
         with failures.about(i):
             opened = open_media(media, config, options)
+            own = sum(medium.num_pixels for medium in opened)
+            _check_total(own, total, options)
             items += [Item(i, medium, medium.plan(config)) for medium in opened]
+            total += own
     return items
+
+
+def _numbered(medias: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Media with their indices. What the caller's iterator raises ends the call, and is told where."""
+    i = 0
+    iterator = iter(medias)
+    while True:
+        try:
+            media = next(iterator)
+        except StopIteration:
+            return
+        except Exception as err:
+            err.add_note(f"raised by the iterator of media, in place of medias[{i}]")
+            raise
+        yield i, media
+        i += 1
+
+
+def _check_total(own: int, before: int, options: MediaOptions) -> None:
+    """A bound on what one call decodes: frames of videos multiply."""
+    most = options.max_total_pixels
+    if most is not None and own + before > most:
+        rest = f" after {before} of the media before it" if before else ""
+        raise MediaError(f"its frames have {own} pixels{rest}; `max_total_pixels` allows {most} in one call.")
 
 
 def num_patches_of(items: Iterable[Item]) -> int:

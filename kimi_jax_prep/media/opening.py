@@ -17,19 +17,19 @@ fetched.
 import functools
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from kimi_jax_prep.config import MediaProcConfig
 from kimi_jax_prep.errors import MediaError
 from kimi_jax_prep.media.arrays import frame_pixels, is_array
 from kimi_jax_prep.media.encoded import encoded
+from kimi_jax_prep.media.faults import Reading
+from kimi_jax_prep.media.frame_stream import FrameStream
 from kimi_jax_prep.media.image import CLIPPED_MODES, Frame, check_size, open_image, unwrapped
 from kimi_jax_prep.media.options import MediaOptions
 from kimi_jax_prep.media.video_file import VideoFile
@@ -58,6 +58,12 @@ class Medium:
     def size(self) -> tuple[int, int]:
         """(width, height) in pixels."""
         return self.frames[0].size
+
+    @property
+    def num_pixels(self) -> int:
+        """Of all frames, before any resize."""
+        width, height = self.size
+        return width * height * len(self.frames)
 
     def plan(self, config: MediaProcConfig) -> MediaPlan:
         """Sizes of this medium under a config."""
@@ -126,7 +132,8 @@ def _given_frames(content: Any, options: MediaOptions) -> Sequence[Any] | None:
         return None
     if hasattr(content, "read") or not isinstance(content, Iterable):
         return None
-    return list(content)
+    with Reading("the frames cannot be listed"):
+        return list(content)
 
 
 def _frame_options(content: Any, options: MediaOptions) -> MediaOptions:
@@ -171,8 +178,8 @@ def _open_video(content: Any, fps: Any, config: MediaProcConfig, options: MediaO
                 raise MediaError("the video does not say how many frames a second it has; give `fps` beside it.")
             rate = config.sample_fps
         chunks = _plan(file.num_frames, rate, size, config, options)
-        decoded = _Decoded(file, chunks, turned, progress=options.progress)
-        frames = {k: Frame(size, "RGB", functools.partial(decoded.frame, k)) for k in decoded.indices}
+        decoded = FrameStream(file, [k for chunk in chunks for k in chunk.frame_indices], progress=options.progress)
+        frames = {k: Frame(size, "RGB", functools.partial(_upright, decoded, k, turned)) for k in decoded.indices}
     else:
         if not given:
             raise MediaError("a video has at least one frame; got none.")
@@ -197,28 +204,6 @@ def _plan(
     return chunks
 
 
-class _Decoded:
-    """The sampled frames of one video file: decoded together when the first one is asked for."""
-
-    def __init__(self, file: VideoFile, chunks: Sequence[VideoChunkPlan], turned: int, *, progress: bool) -> None:
-        self.indices = sorted({k for chunk in chunks for k in chunk.frame_indices})
-        self._file = file
-        self._turned = turned
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._frames: dict[int, np.ndarray] = {}
-        self._error = ""
-
-    def frame(self, k: int) -> Image.Image:
-        with self._lock:
-            if self._error:
-                raise MediaError(self._error)
-            if not self._frames:
-                try:
-                    decoded = self._file.frames(self.indices, progress=self._progress)
-                    self._frames = dict(zip(self.indices, decoded, strict=True))
-                except MediaError as err:
-                    self._error = str(err)
-                    raise
-        image = Image.fromarray(self._frames[k])
-        return image.transpose(_CLOCKWISE[self._turned]) if self._turned else image
+def _upright(decoded: FrameStream, k: int, turned: int) -> Image.Image:
+    image = Image.fromarray(decoded.frame(k))
+    return image.transpose(_CLOCKWISE[turned]) if turned else image

@@ -26,6 +26,9 @@ class MediaOptions:
     (`PIL.Image.MAX_IMAGE_PIXELS`, twice which is our default) holds for encoded images all the same."""
     max_frames: int | None = 4096
     """Most frames that are taken from one video, checked before decoding; None for no limit."""
+    max_total_pixels: int | None = 1 << 33
+    """Most pixels of one call, all media and all frames taken of each together, checked before decoding; None for no
+    limit. The default is 4,096 video frames of 1920x1080."""
     exif_transpose: bool = False
     """Whether images are turned as their EXIF orientation says, and video frames as their rotation flag says. The
     checkpoint does neither."""
@@ -41,7 +44,7 @@ class MediaOptions:
         for name in ("allow_paths", "exif_transpose", "progress"):
             if not isinstance(getattr(self, name), bool):
                 raise PlanError(f"`{name}` is {getattr(self, name)!r}; expected True or False.")
-        for name in ("max_pixels", "max_frames"):
+        for name in ("max_pixels", "max_frames", "max_total_pixels"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, positive_int(name, value, optional=True))

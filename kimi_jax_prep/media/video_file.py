@@ -12,11 +12,11 @@ list of other files, no single pictures (PNG, JPEG, WebP), which are images and 
 
 import bisect
 import contextlib
-import functools
 import io
 import itertools
 import math
 import operator
+import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from kimi_jax_prep.errors import MediaError, PlanError
+from kimi_jax_prep.media import locks
 
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
@@ -43,6 +44,8 @@ _GENPTS = 0x0001
 _REORDERED = 32
 # A seek empties the decoder, whose threads hold some frames each; for less than this it costs more than it saves.
 _WORTH_SEEKING = 8
+# How far the rate that a container states may be from the one that its frames' times give.
+_RATES_AGREE = 0.05
 # Pixels that decoders add to a side for their own use; MPEG-4's add the most, 160.
 _MARGIN = 256
 
@@ -69,6 +72,7 @@ class VideoFile:
 
     def __init__(self, source: bytes | Path) -> None:
         self._source = source
+        self._rotation: int | None = None
         with _opened(source) as (container, stream):
             self._index = _Index(_packets(container, stream), hides=stream.codec_context.name in ("vp8", "libvpx"))
             self.num_frames = self._index.num_frames
@@ -78,12 +82,12 @@ class VideoFile:
             listed = len(stream.index_entries) if "mp4" in container.format.name else 0
             if self._index.num_packets < listed:
                 raise MediaError(f"the video is cut short: {self._index.num_packets} of its {listed} frames are there.")
-            self.fps = _rate(container, stream, self.num_frames)
+            self.fps = _rate(container, stream, self._index)
             self.width, self.height = stream.codec_context.width, stream.codec_context.height
         if self.width <= 0 or self.height <= 0:
             self.width, self.height = self._first.width, self._first.height
 
-    @functools.cached_property
+    @property
     def rotation(self) -> int:
         """Clockwise degrees by which a player turns the frames so that they stand upright: 0, 90, 180 or 270.
 
@@ -93,7 +97,11 @@ class VideoFile:
         Raises:
           MediaError: no frame can be decoded.
         """
-        return round(-self._first.rotation / 90) * 90 % 360  # PyAV's angle is counterclockwise
+        # Not `functools.cached_property`: in Python 3.11 it has one lock for all objects, which a forked child may
+        # find taken.
+        if self._rotation is None:
+            self._rotation = round(-self._first.rotation / 90) * 90 % 360  # PyAV's angle is counterclockwise
+        return self._rotation
 
     @property
     def _first(self) -> "VideoFrame":
@@ -370,13 +378,32 @@ def _packets(container: "InputContainer", stream: "VideoStream") -> Iterator["Pa
     return (packet for packet in container.demux(stream) if packet.size)
 
 
-def _rate(container: "InputContainer", stream: "VideoStream", num_frames: int) -> float | None:
+def _rate(container: "InputContainer", stream: "VideoStream", index: _Index) -> float | None:
+    """Frames a second: what the container states, if the times of its frames agree; else what these times say.
+
+    Containers without a rate of their own, such as WebM as browsers record it, are given one by FFmpeg, which may be
+    the clock's (1,000 frames a second). An MP4 file states the duration of every frame.
+    """
     rates: list[Any] = [stream.average_rate, stream.guessed_rate]
     if stream.duration and stream.time_base:
-        rates.append(num_frames / float(stream.duration * stream.time_base))
+        rates.append(index.num_frames / float(stream.duration * stream.time_base))
     if container.duration:
-        rates.append(num_frames * 1_000_000 / container.duration)
-    return _usable_rate(*rates)
+        rates.append(index.num_frames * 1_000_000 / container.duration)
+    stated = _usable_rate(*rates)
+    measured = _measured_rate(stream, index)
+    if "mp4" in container.format.name or measured is None:
+        return stated
+    if stated is None or abs(stated - measured) > _RATES_AGREE * measured:
+        return measured
+    return stated
+
+
+def _measured_rate(stream: "VideoStream", index: _Index) -> float | None:
+    """(n - 1) / (last - first), by the times of the frames."""
+    if len(index.times) < 2 or not stream.time_base:
+        return None
+    span = float((index.times[-1] - index.times[0]) * stream.time_base)
+    return _usable_rate((len(index.times) - 1) / span) if span > 0 else None
 
 
 def _usable_rate(*rates: Any) -> float | None:
@@ -394,4 +421,7 @@ def _with_bar(indices: list[int]) -> Any:
         # tqdm's watching thread would stay behind, in the way of a fork.
         monitor_interval = 0
 
-    return Bar(indices, desc="decoding", unit="frame")
+    # A lock of its own: tqdm's is shared by the process, and a forked child may find it taken.
+    Bar.set_lock(locks.new_lock())
+    # Services run without a terminal, and some without `sys.stderr`.
+    return Bar(indices, desc="decoding", unit="frame", disable=sys.stderr is None)

@@ -212,7 +212,7 @@ def test_an_array_of_pictures_is_a_list_of_them():
         ({"backend": "torch"}, PlanError, "`backend` is 'torch'; expected one of 'jax', 'numpy'"),
         ({"num_threads": 0}, PlanError, "`num_threads` is 0"),
         ({"max_cached_bytes": -1}, PlanError, "`max_cached_bytes` is -1"),
-        ({"config": 7}, ConfigError, r"7"),
+        ({"config": 7}, TypeError, r"got int"),
         ({"config": "k9"}, ConfigError, r"'k9'.*k2\.5"),
         ({"dytpe": "float32"}, TypeError, "dytpe"),
     ],
