@@ -178,7 +178,8 @@ def pack_patches(
     """Copy the patches of media into an array of `capacity` rows and index them.
 
     Args:
-      pixel_values: (n or more, 3, p, p), NumPy or JAX; a JAX array stays on its devices. An array that has `capacity`
+      pixel_values: (n or more, 3, p, p), NumPy or JAX. A JAX array stays on its device; a sharded one keeps its
+        sharding, which must divide `capacity`. An array that has `capacity`
         rows and zeros from n on already can be used without a copy: `PackedPatches(pixel_values, **pack_index(...))`.
       plans, capacity, max_media, sources: as for `pack_index`.
 
@@ -187,13 +188,17 @@ def pack_patches(
     """
     index = pack_index(plans, capacity=capacity, max_media=max_media, sources=sources)
     n, rows = int(index["num_patches"]), len(index["segment_ids"])
-    if isinstance(pixel_values, np.ndarray):
-        packed = np.zeros((rows, *pixel_values.shape[1:]), pixel_values.dtype)
-        packed[:n] = pixel_values[:n]
-    else:
+    sharding = getattr(pixel_values, "sharding", None)
+    if sharding is not None and len(sharding.device_set) == 1:
         jnp: Any = sys.modules["jax.numpy"]  # whoever passes a JAX array has imported JAX
         used = pixel_values[:n]
         packed = jnp.concatenate([used, jnp.zeros((rows - n, *used.shape[1:]), used.dtype)])
+    else:
+        packed = np.zeros((rows, *pixel_values.shape[1:]), pixel_values.dtype)
+        packed[:n] = np.asarray(pixel_values)[:n]
+        if sharding is not None:
+            # By way of the host: a slice of a sharded axis is not even, and on explicit axes an error.
+            packed = sys.modules["jax"].device_put(packed, sharding)
     return PackedPatches(packed, **index)
 
 

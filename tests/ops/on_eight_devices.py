@@ -4,6 +4,7 @@ Each entry: whether the bits are those of one device, the result's partition spe
 call.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -101,6 +102,15 @@ def main() -> None:
             with jax.set_mesh(mesh):
                 got = jax.vmap(function)(x)
             found[f"{name}, eager vmap in the mesh, {kind.name}"] = {"equal": bits(got) == bits(want)}
+    batch = kjp.preprocess(list(noise(2, 50, 60, 3)), config=SMALL)
+    even = np.concatenate([batch.pixel_values, np.zeros((-len(batch.pixel_values) % 8, 3, 14, 14), np.float32)])
+    for kind in (AxisType.Explicit, AxisType.Auto):
+        rows = NamedSharding(jax.make_mesh((8,), ("x",), axis_types=(kind,)), P("x"))
+        packed = dataclasses.replace(batch, pixel_values=jax.device_put(even, rows)).pack(capacity=64)
+        found[f"pack, {kind.name}"] = {
+            "equal": bits(packed.pixel_values) == bits(batch.pack(capacity=64).pixel_values)
+            and packed.pixel_values.sharding == rows
+        }
     json.dump(found, sys.stdout)
 
 
