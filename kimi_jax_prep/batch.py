@@ -39,6 +39,8 @@ class PatchBatch:
     """Prompt text of each video chunk; None for images."""
     failures: tuple[Failure, ...] = ()
     """Media that were skipped with `on_error="skip"`."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """(width, height) in pixels of each image or chunk, before any resize. Empty where nobody measured them."""
 
     def __post_init__(self) -> None:
         register_pytrees()

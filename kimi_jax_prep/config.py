@@ -338,3 +338,12 @@ def as_config(value: object) -> MediaProcConfig:
         f"`config` is a MediaProcConfig such as KIMI_K25, a mapping read from a checkpoint's "
         f"preprocessor_config.json, or one of {', '.join(map(repr, PRESETS))}; got {type(value).__name__}."
     )
+
+
+def with_keys(config: MediaProcConfig, changes: Mapping[str, Any]) -> MediaProcConfig:
+    """The config with other values of some keys, in any form that a file may have them.
+
+    Raises:
+      ConfigError: a value is impossible.
+    """
+    return dataclasses.replace(config, **{key: _READERS[key](key, value) for key, value in changes.items()})

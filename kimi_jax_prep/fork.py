@@ -12,8 +12,10 @@ import time
 import warnings
 from pathlib import Path
 
-# A fork waits this long for imports on other threads; their module locks would never be released in the child.
+# A fork waits this long for other threads that import one of these, which a child may need: a module lock that another
+# thread holds is never released in the child.
 _IMPORT_SECONDS = 5.0
+_NEEDED = frozenset({"kimi_jax_prep", "numpy", "PIL", "av", "jax", "jaxlib", "jaxtyping", "ml_dtypes", "transformers"})
 
 _dead = False
 _warned = False
@@ -44,18 +46,19 @@ def _has_xla_threads() -> bool | None:
 
 
 def _wait_for_imports() -> None:
-    """In the parent, before a fork: wait until no other thread is inside an import."""
-    bootstrap = getattr(importlib, "_bootstrap", None)
-    locks = getattr(bootstrap, "_module_locks", None)
+    """In the parent, before a fork: wait until no other thread imports a module that the child may need."""
+    locks = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", None)
     if locks is None:
         return
     me, deadline = threading.get_ident(), time.monotonic() + _IMPORT_SECONDS
     while time.monotonic() < deadline:
-        owners = {getattr(ref(), "owner", None) for ref in list(locks.values())} - {None}
+        held = {name: getattr(lock(), "owner", None) for name, lock in list(locks.items())}
         # A thread that forks inside an import may be what the others wait for.
-        if not owners or me in owners:
+        if me in held.values():
             return
-        time.sleep(0.001)
+        if not any(owner is not None and name.partition(".")[0] in _NEEDED for name, owner in held.items()):
+            return
+        time.sleep(0.0002)
 
 
 def _after_fork_in_child() -> None:
@@ -68,6 +71,11 @@ if hasattr(os, "register_at_fork"):
 # Imported for the first time in a child: JAX may have started before the fork.
 if _jax_has_started() and _has_xla_threads() is False:
     _dead = True
+
+
+def is_forked() -> bool:
+    """True in a process that was forked after JAX had started."""
+    return _dead
 
 
 def forked_after_jax() -> bool:

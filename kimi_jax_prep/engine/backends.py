@@ -70,6 +70,10 @@ class Backend(Protocol):
         """Patches of all items, one after another; those of items in `failures` hold anything."""
         ...
 
+    def filled(self, items: Sequence[Item], failures: Failures, capacity: int) -> Patches:
+        """The same in an array of `capacity` rows, zeros beyond the patches."""
+        ...
+
 
 class NumpyBackend:
     """NumPy and Pillow, on the calling thread. Needs nothing of JAX."""
@@ -84,6 +88,14 @@ class NumpyBackend:
         for item in items:
             self._medium(item, failures, out[first : first + item.plan.num_patches])
             first += item.plan.num_patches
+        return out
+
+    def filled(self, items: Sequence[Item], failures: Failures, capacity: int) -> Patches:
+        """As of `Backend`."""
+        n = num_patches_of(items)
+        out = self._target.empty(capacity)
+        out[:n] = self.patches(items, failures)
+        out[n:] = 0
         return out
 
     def _medium(self, item: Item, failures: Failures, out: Patches) -> None:
@@ -122,19 +134,16 @@ class XlaBackend:
         return self._launched(spec, program, items, failures)[:n]
 
     def filled(self, items: Sequence[Item], failures: Failures, capacity: int) -> Patches:
-        """Patches of all items in an array of `capacity` rows; zeros beyond them."""
-        n = num_patches_of(items)
-        out = None
-        if capacity <= self._target.most_patches:
-            spec = self._target.cut(capacity)
-            try:
-                out = self._launched(spec, self._runtime.programs.wait(spec), items, failures)
-            except CompilationError:
-                out = None
-        if out is None:
-            out = self._target.empty(capacity)
-            out[:n] = self._numpy.patches(items, failures)
-        out[n:] = 0
+        """As of `Backend`. The program of this very capacity writes the array; the first call compiles it."""
+        if capacity > self._target.most_patches:
+            return self._numpy.filled(items, failures, capacity)
+        spec = self._target.cut(capacity)
+        try:
+            program = self._runtime.programs.wait(spec)
+        except CompilationError:
+            return self._numpy.filled(items, failures, capacity)
+        out = self._launched(spec, program, items, failures)
+        out[num_patches_of(items) :] = 0
         return out
 
     def program_for(self, num_patches: int) -> tuple[CutPatches, Program | None]:
@@ -167,11 +176,16 @@ class XlaBackend:
             self._render(call, items, canvas.array[:used].view(np.uint32), failures)
             start, stride = windows([item.plan for item in items], p, spec.capacity)
             with InsideXla():
-                old = self._old_result(spec)
-                result = program(canvas.on_device(used), start, stride, self._target.table, old)
-                result.block_until_ready()
-        owner = ResultBuffer(result, self._pool, (spec, device))
+                owner = self._cut(spec, program, canvas.on_device(used), start, stride)
         return owner.bytes().view(self._target.numpy_dtype).reshape(spec.capacity, 3, p, p)
+
+    def _cut(
+        self, spec: CutPatches, program: Program, canvas: jax.Array, start: np.ndarray, stride: np.ndarray
+    ) -> ResultBuffer:
+        """Launch, and wait for the result. All arrays of the launch are gone on return: freeing them enters XLA too."""
+        result = program(canvas, start, stride, self._target.table, self._old_result(spec))
+        result.block_until_ready()
+        return ResultBuffer(result, self._pool, (spec, self._runtime.device))
 
     def _old_result(self, spec: CutPatches) -> jax.Array:
         """A buffer that the program may write its result to."""

@@ -17,6 +17,9 @@ import jax
 import numpy as np
 from jaxtyping import UInt8
 
+from kimi_jax_prep.engine.process import InsideXla
+from kimi_jax_prep.fork import is_forked
+
 # XLA reads host memory without a copy only where it is aligned to this.
 _ALIGNMENT = 64
 # What an entry of a cache costs beside its value.
@@ -166,7 +169,7 @@ class ResultBuffer:
     def __init__(self, buffer: jax.Array, pool: Pool, key: Hashable) -> None:
         # A buffer that is exported through the buffer protocol keeps its memory even if somebody deletes the
         # jax.Array (`jax.live_arrays()` lists it).
-        hold = memoryview(buffer)  # type: ignore[arg-type]  # jax.Array has the buffer protocol on CPU
+        hold = memoryview(buffer)
         self.__array_interface__ = {
             "version": 3,
             "data": (buffer.unsafe_buffer_pointer(), False),
@@ -181,8 +184,16 @@ class ResultBuffer:
         return np.asarray(self)
 
 
+# Buffers of the parent in a forked child: freeing them would enter XLA there.
+_abandoned: list[Any] = []
+
+
 def _return(pool: Pool, key: Hashable, buffer: jax.Array, hold: memoryview) -> None:
-    # XLA does not take over the memory of a buffer that is exported.
-    hold.release()
-    if not buffer.is_deleted():
-        pool.give(key, buffer.nbytes, buffer)
+    if is_forked():
+        _abandoned.append((buffer, hold))
+        return
+    with InsideXla():
+        # XLA does not take over the memory of a buffer that is exported.
+        hold.release()
+        if not buffer.is_deleted():
+            pool.give(key, buffer.nbytes, buffer)

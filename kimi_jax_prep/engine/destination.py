@@ -1,7 +1,7 @@
 """Where results go: NumPy arrays, one JAX device, or the devices of a sharding."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
@@ -9,8 +9,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from kimi_jax_prep.batch import PatchBatch
+from kimi_jax_prep.engine.process import InsideXla
 from kimi_jax_prep.errors import PlanError
 from kimi_jax_prep.fork import require_jax
+from kimi_jax_prep.packed import PackedPatches
 
 
 class Destination:
@@ -50,11 +52,39 @@ class Destination:
             patches = np.concatenate([patches, np.zeros((rows, *patches.shape[1:]), patches.dtype)])
         wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]  # set by JAX at run time
         grids = batch.grid_thws if wide else batch.grid_thws.astype(np.int32)
-        return replace(
-            batch,
-            pixel_values=jax.device_put(patches, self.asked),
-            grid_thws=jax.device_put(grids, self._replicated()),
-        )
+        with InsideXla():
+            return replace(
+                batch,
+                pixel_values=jax.device_put(patches, self.asked),
+                grid_thws=jax.device_put(grids, self._replicated()),
+            )
+
+    def put_packed(self, packed: PackedPatches) -> PackedPatches:
+        """The pack on the devices: fields with `capacity` rows as the sharding says, the others replicated.
+
+        Raises:
+          PlanError: the capacity does not divide evenly among the devices.
+          RuntimeError: the process was forked after JAX had started.
+        """
+        if self.asked is None:
+            return packed
+        require_jax("`device`")
+        shards, capacity = self._row_shards(), packed.capacity
+        if capacity % shards:
+            raise PlanError(f"`capacity` is {capacity}; expected a multiple of {shards}, the shards of the first axis.")
+        rows: Any = self.asked
+        if isinstance(self.asked, NamedSharding):
+            rows = NamedSharding(self.asked.mesh, PartitionSpec(*self.asked.spec[:1]))
+
+        def place(name: str) -> Any:
+            if name == "pixel_values":
+                return self.asked
+            value = getattr(packed, name)
+            return rows if value.ndim and len(value) == capacity else self._replicated()
+
+        names = [field.name for field in fields(packed)]
+        with InsideXla():
+            return replace(packed, **{name: jax.device_put(getattr(packed, name), place(name)) for name in names})
 
     def _row_shards(self) -> int:
         """How many pieces the first axis of `pixel_values` is cut into."""
@@ -75,9 +105,10 @@ class Destination:
     def __reduce__(self) -> tuple[Any, ...]:
         # Devices belong to a process: another one looks for those of the same platform and number.
         if isinstance(self.asked, NamedSharding):
-            devices = self.asked.mesh.devices
-            named = np.array([(d.platform, d.id) for d in devices.flat], object).tolist()
-            return _found_sharding, (named, devices.shape, self.asked.mesh.axis_names, tuple(self.asked.spec))
+            mesh: Any = self.asked.mesh
+            named = [(device.platform, device.id) for device in mesh.devices.flat]
+            layout = (mesh.devices.shape, mesh.axis_names, mesh.axis_types)
+            return _found_sharding, (named, layout, tuple(self.asked.spec))
         if isinstance(self.asked, Sharding):
             raise TypeError(
                 f"a Preprocessor with a {type(self.asked).__name__} cannot be pickled; use a NamedSharding."
@@ -90,11 +121,13 @@ def _found_device(named: tuple[str, int] | None) -> Destination:
 
 
 def _found_sharding(
-    named: list[tuple[str, int]], shape: tuple[int, ...], axes: tuple[str, ...], spec: tuple[Any, ...]
+    named: list[tuple[str, int]], layout: tuple[tuple[int, ...], Any, Any], spec: tuple[Any, ...]
 ) -> Destination:
+    shape, names, types = layout
     devices = np.empty(len(named), object)
     devices[:] = [_device(*one) for one in named]
-    return Destination(NamedSharding(Mesh(devices.reshape(shape), axes), PartitionSpec(*spec)))
+    mesh = Mesh(devices.reshape(shape), names, axis_types=types)
+    return Destination(NamedSharding(mesh, PartitionSpec(*spec)))
 
 
 def _device(platform: str, number: int) -> Any:

@@ -186,16 +186,22 @@ class FrameRenderer:
         # Without a horizontal pass the rows need not be whole: columns are cut before the vertical one.
         by_columns = resize.vertical_first or across is None
         work = self._vertical_then_horizontal if by_columns else self._horizontal_then_vertical
+
+        def copy_strip(strip: AxisTile, columns: tuple[AxisTile, ...]) -> None:
+            # A function, so that all arrays are gone when it returns: freeing them enters XLA as well.
+            with contextlib.ExitStack() as borrowed:
+                # All is launched before the first tile is waited for: XLA works while the host copies.
+                for made, tile in list(work(pixels, strip, columns, across, down, borrowed)):
+                    finished = made if blend is None else blend(made, strip.first, tile.first)
+                    rectangle = out[strip.first : strip.first + strip.size, tile.first : tile.first + tile.size]
+                    rectangle[:] = np.asarray(finished)[: strip.size, : tile.size]
+
         for strip in resize.vertical.tiles:
             for _, group in itertools.groupby(resize.horizontal.tiles, key=lambda tile: tile.origin):
 
                 def task(strip: AxisTile = strip, columns: tuple[AxisTile, ...] = tuple(group)) -> None:
-                    with InsideXla(), contextlib.ExitStack() as borrowed:
-                        # All is launched before the first tile is waited for: XLA works while the host copies.
-                        for made, tile in list(work(pixels, strip, columns, across, down, borrowed)):
-                            finished = made if blend is None else blend(made, strip.first, tile.first)
-                            rectangle = out[strip.first : strip.first + strip.size, tile.first : tile.first + tile.size]
-                            rectangle[:] = np.asarray(finished)[: strip.size, : tile.size]
+                    with InsideXla():
+                        copy_strip(strip, columns)
 
                 yield task
 

@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from kimi_jax_prep.batch import Failure, PatchBatch
 from kimi_jax_prep.checks import check_keywords, one_of, positive_int
-from kimi_jax_prep.config import KIMI_K25, MediaProcConfig
+from kimi_jax_prep.config import KIMI_K25, ConfigLike, MediaProcConfig, as_config
 from kimi_jax_prep.engine import process, runtime
 from kimi_jax_prep.engine.backends import NumpyBackend, Patches, Target, XlaBackend
 from kimi_jax_prep.engine.buffers import Pool
@@ -23,7 +22,9 @@ from kimi_jax_prep.engine.tiles import CompositeTile, all_passes
 from kimi_jax_prep.media.items import Failures, Item, open_items, without
 from kimi_jax_prep.media.opening import warn_of_clipping
 from kimi_jax_prep.media.options import OPTIONS, MediaOptions
+from kimi_jax_prep.packed import PackedPatches, pack_index
 from kimi_jax_prep.plan import CAPACITIES
+from kimi_jax_prep.tables.lut import dtype_name
 
 BACKENDS = ("jax", "numpy")
 ON_ERROR = ("raise", "skip")
@@ -35,8 +36,10 @@ class Preprocessor:
     Its settings cannot be changed; make another object, which shares the compiled programs.
 
     Args:
-      config: sizes, colour rules, mean and std.
-      dtype: of `pixel_values`: "float32", "bfloat16", "float16" or "uint8" (bytes, to normalize on the device).
+      config: sizes, colour rules, mean and std: a `MediaProcConfig`, a mapping in either dialect, or the name of a
+        preset, such as "k2.5".
+      dtype: of `pixel_values`: "float32", "bfloat16", "float16" or "uint8" (bytes, to normalize on the device), or the
+        same dtype as NumPy, JAX or torch write it.
       device: where `pixel_values` and `grid_thws` go as jax.Arrays: a `jax.Device`, a `jax.sharding.Sharding`, or a
         pair (mesh, partition spec). None gives NumPy arrays. Where the first axis is sharded, rows of zeros make
         `pixel_values` divide evenly, and `grid_thws` is replicated.
@@ -48,32 +51,28 @@ class Preprocessor:
 
     Raises:
       PlanError: an unknown dtype or backend, a number below its minimum, an impossible option.
+      ConfigError: no config, or an unknown preset.
       TypeError: an unknown keyword.
     """
 
     def __init__(
         self,
-        config: MediaProcConfig = KIMI_K25,
+        config: ConfigLike = KIMI_K25,
         *,
-        dtype: str = "float32",
+        dtype: Any = "float32",
         device: Any = None,
         num_threads: int | None = None,
         max_cached_bytes: int = 1 << 30,
         backend: str = "jax",
         **options: Any,
     ) -> None:
-        if not isinstance(config, MediaProcConfig):
-            raise TypeError(
-                f"`config` is a MediaProcConfig, such as KIMI_K25, or read by "
-                f"MediaProcConfig.from_json_file; got {type(config).__name__}."
-            )
         one_of("backend", backend, BACKENDS)
         if num_threads is not None:
             num_threads = positive_int("num_threads", num_threads)
         if max_cached_bytes != 0:
             max_cached_bytes = positive_int("max_cached_bytes", max_cached_bytes)
         check_keywords(options, (*_SETTINGS, *OPTIONS))
-        self._target = Target(config, dtype)
+        self._target = Target(as_config(config), dtype_name(dtype))
         self._options = MediaOptions(**options)
         self._destination = Destination(device)
         self._backend_name = backend
@@ -132,6 +131,30 @@ class Preprocessor:
         items, failures = self._open(medias, on_error, options)
         pixel_values = self._with_backend(lambda backend: backend.patches(items, failures))
         return self._destination.put(self._batch(pixel_values, items, failures))
+
+    def pack(
+        self, medias: Iterable[Any], *, capacity: int | None = None, max_media: int | None = None, **options: Any
+    ) -> PackedPatches:
+        """Patches of media in arrays of fixed shapes: `self(medias).pack(...)` without its copy of the patches.
+
+        The launch writes into an array of `capacity` rows at once, by a program of that capacity that the first call
+        compiles. `PatchBatch.pack` also takes `on_error="skip"` batches.
+
+        Args:
+          medias: as for a call.
+          capacity: rows of `pixel_values`, a multiple of `merge_kernel_size` squared; None takes a step of the ladder.
+          max_media: rows of `grid_thws`; None allows as many media as tokens.
+          **options: of `MediaOptions`, for this call.
+
+        Raises: as a call; PlanError also for more patches than `capacity` or more media than `max_media`, and for a
+          capacity that does not divide evenly among the devices.
+        """
+        items, failures = self._open(medias, "raise", options)
+        plans = [item.plan for item in items]
+        index = pack_index(plans, capacity=capacity, max_media=max_media, sources=[item.source for item in items])
+        rows = len(index["segment_ids"])
+        pixel_values = self._with_backend(lambda backend: backend.filled(items, failures, rows))
+        return self._destination.put_packed(PackedPatches(pixel_values, **index))
 
     @property
     def compiled_programs(self) -> tuple[str, ...]:
@@ -212,7 +235,6 @@ class Preprocessor:
         # A signal handler or finalizer that interrupted this very thread inside XLA: XLA must not be entered again.
         if process.is_inside_xla():
             return make(NumpyBackend(self._target))
-        cause: Exception | None = None
         for _ in range(2):
             current = self._runtime()
             if current is None:
@@ -222,17 +244,13 @@ class Preprocessor:
             except Exception as err:
                 if not _is_jaxs(err):
                     raise
-                cause = err
+                runtime.warn_of_failure(err)
                 # Others may have deleted arrays or cleared the backends while this call ran.
                 runtime.forget()
                 self._pool.clear()
             else:
                 current.programs.warn_of_failure()
                 return made
-        if cause is not None:
-            warnings.warn(
-                f"JAX failed ({cause}); NumPy computes the same bits, more slowly.", RuntimeWarning, stacklevel=4
-            )
         return make(NumpyBackend(self._target))
 
     def _batch(self, pixel_values: Patches, items: Sequence[Item], failures: Failures) -> PatchBatch:
@@ -246,6 +264,7 @@ class Preprocessor:
             tuple(item.source for item in items),
             tuple(item.medium.prompt for item in items),
             tuple(Failure(i, failures[i]) for i in sorted(failures)),
+            tuple(item.medium.size for item in items),
         )
 
 
@@ -258,9 +277,7 @@ def _unpickled(config: MediaProcConfig, settings: dict[str, Any], destination: D
 
 def _is_jaxs(err: Exception) -> bool:
     """Whether JAX itself broke: its runtime failed, or somebody deleted an array or cleared the backends."""
-    if isinstance(err, CompilationError | jax.errors.JaxRuntimeError):
-        return True
-    return isinstance(err, RuntimeError | ValueError) and "has been deleted" in str(err)
+    return isinstance(err, CompilationError | jax.errors.JaxRuntimeError) or runtime.is_deletion(err)
 
 
 _SHARED: OrderedDict[tuple[MediaProcConfig, str], Preprocessor] = OrderedDict()
@@ -271,8 +288,8 @@ _MOST_SHARED = 32
 def preprocess(
     medias: Iterable[Any],
     *,
-    config: MediaProcConfig = KIMI_K25,
-    dtype: str = "float32",
+    config: ConfigLike = KIMI_K25,
+    dtype: Any = "float32",
     on_error: str = "raise",
     **options: Any,
 ) -> PatchBatch:
@@ -284,12 +301,12 @@ def preprocess(
     return shared_preprocessor(config, dtype=dtype)(medias, on_error=on_error, **options)
 
 
-def shared_preprocessor(config: MediaProcConfig, *, dtype: str) -> Preprocessor:
+def shared_preprocessor(config: ConfigLike, *, dtype: Any) -> Preprocessor:
     """The `Preprocessor` of this process for a config and dtype, made if there is none."""
-    key = (config, dtype)
+    key = (as_config(config), dtype_name(dtype))
     prep = _SHARED.get(key)
     if prep is None:
-        prep = Preprocessor(config, dtype=dtype)
+        prep = Preprocessor(key[0], dtype=key[1])
         prep._pool = _SHARED_POOL
         # Two threads that meet here make two; the first stored one stays. Both work.
         prep = _SHARED.setdefault(key, prep)

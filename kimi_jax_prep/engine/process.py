@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -88,7 +89,7 @@ def _own_settings() -> contextlib.ExitStack | None:
 
 
 # Not public; without it every entry is made as if a trace were running.
-_trace_is_clean: Callable[[], bool] = getattr(jax._src.core, "trace_state_clean", lambda: False)
+_trace_is_clean: Callable[[], bool] = getattr(sys.modules.get("jax._src.core"), "trace_state_clean", lambda: False)
 
 
 def _is_set(*names: str) -> Callable[[], bool]:

@@ -18,6 +18,7 @@ _TAPS_BYTES = 64 << 20
 
 _current: "Runtime | None" = None
 _warned = False
+_warned_of_failure = False
 
 
 class Runtime:
@@ -40,7 +41,8 @@ def runtime() -> Runtime | None:
     if forked_after_jax():
         return None
     try:
-        device = jax.local_devices(backend="cpu")[0]
+        with process.InsideXla():  # the first time, JAX makes the backend
+            device = jax.local_devices(backend="cpu")[0]
     except RuntimeError as err:
         _warn_of_no_cpu(err)
         return None
@@ -65,6 +67,24 @@ def forget() -> None:
 def cached_bytes() -> int:
     """Bytes of taps that are kept."""
     return 0 if _current is None else _current.taps.cached_bytes
+
+
+def is_deletion(err: Exception) -> bool:
+    """Whether JAX refused an array because somebody deleted it."""
+    return isinstance(err, RuntimeError | ValueError) and "has been deleted" in str(err)
+
+
+def warn_of_failure(err: Exception) -> None:
+    """One warning a process about a JAX that fails. Deleted arrays are made again without one."""
+    global _warned_of_failure
+    if not _warned_of_failure and not is_deletion(err):
+        _warned_of_failure = True
+        warnings.warn(
+            f"JAX failed ({type(err).__name__}: {err}). It is started anew; while that does not work, NumPy computes "
+            "the same bits, more slowly.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 def _warn_of_no_cpu(err: RuntimeError) -> None:

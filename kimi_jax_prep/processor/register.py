@@ -11,6 +11,7 @@ from typing import Any
 from transformers import AutoImageProcessor, AutoProcessor, PreTrainedConfig
 from transformers.image_processing_base import ImageProcessingMixin
 
+from kimi_jax_prep.processor.auto import auto_processor
 from kimi_jax_prep.processor.image import KimiImageProcessor
 from kimi_jax_prep.processor.text import KimiInputs, KimiProcessor
 
@@ -38,8 +39,9 @@ class _Classes(dict[str, type]):
 def register() -> None:
     """Make `AutoImageProcessor.from_pretrained(folder, backend="jax")` give `KimiImageProcessor` for Kimi's folders.
 
-    Also with `trust_remote_code=True`, which then runs no remote code. Other backends and other models' folders are
-    read as before. May be called again.
+    `AutoProcessor.from_pretrained(folder)` then gives `KimiProcessor` for them. Also with `trust_remote_code=True`,
+    which then runs no remote code but the tokenizer's. Other backends and other models' folders are read as before. May
+    be called again.
     """
     original = AutoImageProcessor.from_pretrained.__func__
     if getattr(original, "_of_kimi_jax_prep", False):
@@ -59,6 +61,19 @@ def register() -> None:
 
     from_pretrained._of_kimi_jax_prep = True  # type: ignore[attr-defined]  # a mark of ours
     AutoImageProcessor.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]  # that is the point
+    processor = auto_processor(AutoProcessor.from_pretrained.__func__, _is_kimis_folder)
+    AutoProcessor.from_pretrained = classmethod(processor)  # type: ignore[assignment]  # the same
+
+
+def _is_kimis_folder(name: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a folder is Kimi's, by what it says about images, or by its model."""
+    config = kwargs.get("config")
+    hub = {key: value for key, value in kwargs.items() if key not in ("backend", "config", "use_fast")}
+    try:
+        values, _ = ImageProcessingMixin.get_image_processor_dict(name, **hub)
+    except OSError:  # a folder without image processor
+        return False
+    return _is_kimis(values) or _model_type(config, name, hub) in _MODEL_TYPES
 
 
 # Under every backend, since any may be the one that transformers prefers when none is asked for.

@@ -1,60 +1,38 @@
-"""`KimiProcessor`: text and media, or chat messages, to all that the model takes. Thin: media are the image processor's
-work, ids the tokenizer's.
+"""`KimiProcessor`: text and media, or chat messages, to all that the model takes.
+
+Media are the image processor's work, ids the tokenizer's. `assembly` puts them together.
 """
 
 import os
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from transformers import AutoTokenizer
-from transformers.image_processing_base import BatchFeature
 from transformers.processing_utils import ProcessorMixin
 
-from kimi_jax_prep.batch import PatchBatch
-from kimi_jax_prep.checks import check_keywords
-from kimi_jax_prep.errors import ConfigError, MediaError, PlanError, TextError
-from kimi_jax_prep.processor.image import KimiImageProcessor, as_list
-from kimi_jax_prep.processor.keywords import CALL_KEYWORDS, CONFIG_KEYS, OURS, TRANSFORMERS_OVERRIDES, refuse_misspelt
-from kimi_jax_prep.processor.tensors import converter
-from kimi_jax_prep.text import rows as _token_rows
-from kimi_jax_prep.text.messages import is_batch, split_messages
-from kimi_jax_prep.text.placeholders import K3, K25, MEDIA_PAD, STYLES, PromptStyle, Slot, expanded, match, replaced
-from kimi_jax_prep.text.rows import TokenRow, cut, lengths_of, padded
-
-TEMPLATE_KEYWORDS = (
-    "chat_template",
-    "add_generation_prompt",
-    "continue_final_message",
-    "tools",
-    "documents",
-    "chat_template_kwargs",
+from kimi_jax_prep.checks import check_keywords, one_of
+from kimi_jax_prep.errors import ConfigError, MediaError, TextError
+from kimi_jax_prep.media.encoded import encoded
+from kimi_jax_prep.processor.assembly import (
+    Assembly,
+    kind_of,
+    media_of_call,
+    prompt_of_messages,
+    prompt_of_text,
+    token_id,
 )
-TEXT_KEYWORDS = (*_token_rows.KEYWORDS, "add_special_tokens")
+from kimi_jax_prep.processor.call import DEFAULT, as_array, read_call
+from kimi_jax_prep.processor.chat import TEMPLATE_KEYWORDS, ChatTemplates
+from kimi_jax_prep.processor.dialects import OUTPUTS, outputs_of_files
+from kimi_jax_prep.processor.image import KimiImageProcessor
+from kimi_jax_prep.processor.inputs import KimiInputs
+from kimi_jax_prep.processor.keywords import CONFIG_KEYS, OURS, TRANSFORMERS_OVERRIDES, refuse_misspelt
+from kimi_jax_prep.text.placeholders import K3, K25, MEDIA_PAD, STYLES, PromptStyle
+from kimi_jax_prep.text.rows import padded
+
+_OWN_SETTINGS = ("chat_template", "prompt_style", "outputs")
 _IMAGE_SETTINGS = (*CONFIG_KEYS, *OURS, *TRANSFORMERS_OVERRIDES, "media_proc_cfg")
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
-
-
-class KimiInputs(BatchFeature):
-    """What a model takes, by name; and beside it, not among the keys, where the media are."""
-
-    media_spans: list[list[tuple[int, int]]]
-    """For every text, for every image and chunk in it, (start, end) in its `input_ids`, end not included. All of them,
-    one after another, are the rows of `grid_thws`."""
-
-    def __init__(self, data: dict[str, Any], media_spans: list[list[tuple[int, int]]]) -> None:
-        super().__init__(data)
-        self.media_spans = media_spans
-
-    def __getitem__(self, item: str) -> Any:
-        return self.media_spans if item == "media_spans" else super().__getitem__(item)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self)
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state)
 
 
 class KimiProcessor(ProcessorMixin):
@@ -64,11 +42,15 @@ class KimiProcessor(ProcessorMixin):
       image_processor: for the media. Its config says which model's prompts are written: Kimi-K3 is the one that paints
         a background behind transparent pixels (`transparent_bg_config`).
       tokenizer: of transformers; it must know `<|media_pad|>`.
-      chat_template: for messages, in place of the tokenizer's.
+      chat_template: for messages, in place of the tokenizer's; a template, or several by name.
       prompt_style: "k2.5" or "k3", in place of what the config says.
+      outputs: whose place it takes. "checkpoint": as the checkpoint's own processor, one `<|media_pad|>` for each image
+        or chunk, torch tensors unless `return_tensors` says otherwise, `grid_thws`. "transformers": as transformers'
+        port, a pad for each token, `image_grid_thw` and `video_grid_thw`. None: a pad for each token, lists and NumPy
+        arrays, names as the image processor has them. `from_pretrained` chooses by the folder.
 
     Raises:
-      ConfigError: the tokenizer does not know `<|media_pad|>`; an unknown `prompt_style`.
+      ConfigError: the tokenizer does not know `<|media_pad|>`; an unknown `prompt_style` or `outputs`.
       TypeError: something else in place of an image processor or a tokenizer.
     """
 
@@ -76,16 +58,24 @@ class KimiProcessor(ProcessorMixin):
         self,
         image_processor: Any = None,
         tokenizer: Any = None,
-        chat_template: str | None = None,
+        chat_template: str | dict[str, str] | None = None,
         prompt_style: str | None = None,
+        outputs: str | None = None,
     ) -> None:
         if not isinstance(image_processor, KimiImageProcessor):
             raise TypeError(f"`image_processor` is a KimiImageProcessor; got {type(image_processor).__name__}.")
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
         if prompt_style is not None and prompt_style not in STYLES:
             raise ConfigError(f"`prompt_style` is {prompt_style!r}; expected {' or '.join(map(repr, STYLES))}.")
+        one_of("outputs", outputs, OUTPUTS, error=ConfigError)
         self.prompt_style = prompt_style
-        self._token_id(MEDIA_PAD)
+        self.outputs = outputs
+        token_id(self.tokenizer, MEDIA_PAD)
+
+    @property
+    def media_processor(self) -> KimiImageProcessor:
+        """The image processor, by the checkpoint's second name for it."""
+        return self.image_processor
 
     @property
     def style(self) -> PromptStyle:
@@ -97,113 +87,208 @@ class KimiProcessor(ProcessorMixin):
     @property
     def media_pad_token_id(self) -> int:
         """The id that stands for a medium, or for each of its tokens."""
-        return self._token_id(MEDIA_PAD)
+        return token_id(self.tokenizer, MEDIA_PAD)
 
     @property
     def model_input_names(self) -> list[str]:
         """Keys of the outputs."""
-        media = [name for name in self.image_processor.model_input_names if name not in self.unused_input_names]
-        return ["input_ids", "attention_mask", *media]
+        names = self.image_processor.input_names(OUTPUTS[self.outputs].names)
+        return ["input_ids", "attention_mask", *(name for name in names if name not in self.unused_input_names)]
 
     @property
     def unused_input_names(self) -> list[str]:
         """What the image processor returns and the model does not take."""
         return ["num_chunks_per_video"]
 
-    def __call__(  # type: ignore[override]  # media are images and videos in one list, as the checkpoint has them
+    def __call__(  # type: ignore[override]  # the checkpoint's arguments come first
         self,
-        *,
-        text: Any = None,
-        medias: Any = None,
         messages: Any = None,
-        return_tensors: Any = None,
-        expand: bool = True,
+        medias: Any = None,
+        text: Any = None,
+        return_tensors: Any = DEFAULT,
+        *,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        images: Any = None,
+        videos: Any = None,
+        audio: None = None,
+        video_metadata: Any = None,
+        expand: bool | None = None,
+        return_assistant_tokens_mask: bool = False,
+        return_labels: bool = False,
         **kwargs: Any,
     ) -> KimiInputs:
         """One batch of model inputs.
 
         Args:
-          text: one text or a list of them, with a placeholder for each medium. Kimi-K2.5: `<|media_pad|>`, in whatever
-            prompt the chat template wrote around it, for an image or a ready-made chunk;
-            `<|kimi_k25_video_placeholder|>` for a video, or for all ready-made chunks that follow one another. Kimi-K3:
-            `<|kimi_image_placeholder|>`, replaced by a prompt with the image's size (a finished prompt with its
-            `<|media_pad|>` does as well). Placeholders come in the order of the media.
+          messages: a conversation or a list of them for the chat template. Their media are those in parts
+            `{"type": "image", "image": ...}`, `image_url`, `video`, `video_url` and `video_chunk`, or come in `medias`,
+            `images` and `videos` if all parts leave theirs out.
           medias: media as `kimi_jax_prep.media` has them, in one list for all texts, or a list of lists with one (or
-            None) for each text.
-          messages: in place of `text`, a conversation or a list of them for the chat template. Their media are those in
-            parts `{"type": "image", "image": ...}`, `image_url`, `video` and `video_url`, or come in `medias` if all
-            parts leave theirs out.
-          return_tensors: "np", "pt", "jax", or None for lists of ids and NumPy arrays of pixels.
+            None) for each text. A list of chunks in place of a medium holds the chunks of one video.
+          text: in place of `messages`, one text or a list of them, with a placeholder for each medium. Kimi-K2.5:
+            `<|media_pad|>`, in whatever prompt the chat template wrote around it, for an image or a ready-made chunk;
+            `<|kimi_k25_video_placeholder|>` for a video, or for the chunks of one. Kimi-K3:
+            `<|kimi_image_placeholder|>`, replaced by a prompt with the image's size (a finished prompt with its
+            `<|media_pad|>` does as well). Placeholders come in the order of the media. Exactly as many `<|media_pad|>`
+            in a row as a medium has tokens also stand for it, and stay.
+          return_tensors: "np", "pt", "jax", or None for lists of ids and NumPy arrays of pixels; by default what
+            `outputs` says.
+          input_ids: in place of `text`, the ids of one text or of several.
+          attention_mask: of `input_ids`, with 0 for padding.
+          images, videos: in place of `medias`, as transformers has them: one, a list, or a list with a list (or None)
+            for each text. They take the placeholders of their kind in order. A list of pictures is the frames of one
+            video. With `outputs="checkpoint"` such a call returns what "transformers" says, since the checkpoint's
+            processor has no such arguments.
+          video_metadata: for each of `videos` a mapping or object with `fps` (of the source) and `frames_indices`.
+          audio: None.
           expand: whether an image or chunk has as many `<|media_pad|>` ids as tokens. With False there is one, which
-            the checkpoint's own model and vLLM replace by themselves.
+            the checkpoint's own model and vLLM replace by themselves. By default what `outputs` says.
+          return_assistant_tokens_mask: also `assistant_masks`, 1 for what the assistant says in `messages`. The
+            template marks it by `{% generation %}`.
+          return_labels: also `labels`: the ids where `assistant_masks` is 1 and that stand for no medium, -100 for all
+            others.
           **kwargs: of lengths, by the words of transformers' tokenizers: `padding`, `truncation`, `max_length`,
             `pad_to_multiple_of`, `padding_side`, `truncation_side`, `add_special_tokens` (they count expanded ids). Of
-            templates: `add_generation_prompt`, `continue_final_message`, `tools`, `documents`, `chat_template`, and a
-            dict `chat_template_kwargs` for whatever a template has of its own. Others as for the image processor.
+            templates: `add_generation_prompt`, `continue_final_message`, `tools`, `documents`, `chat_template`, the
+            variables that the template reads, and a dict `chat_template_kwargs` of them. Others as for the image
+            processor. `text_kwargs`, `images_kwargs`, `videos_kwargs` and `common_kwargs` hold the same keywords.
 
         Returns:
           `input_ids` and `attention_mask`, (texts, length) int64 or lists; the image processor's outputs if there are
           media. `media_spans` of the result says where they are; it is no key, so `model(**inputs)` works.
 
         Raises:
-          TextError: placeholders and media differ in number or order, whoever wrote them: a stranger's `<|media_pad|>`
-            is counted too. Also a length that would cut a medium.
+          TextError: placeholders and media differ in number or order, whoever wrote them: a `<|media_pad|>` in a user's
+            text is counted too. Also a length that would cut a medium.
           PlanError: an impossible length or side; texts of several lengths without padding for one array.
-          ConfigError: no chat template; a tokenizer that does not know `<|media_pad|>`.
-          TypeError: an unknown keyword.
+          ConfigError: no chat template, or one without marks for the assistant's turns; a tokenizer that does not know
+            `<|media_pad|>`.
+          TypeError: an unknown keyword; media by two names.
           Others: as `KimiImageProcessor.preprocess`, with indices into the media of all texts, one after another.
         """
-        if {"images", "videos"} & kwargs.keys():
-            raise TypeError("images and videos come in one list, `medias`, in the order of their placeholders.")
-        check_keywords(kwargs, dict.fromkeys((*_OWN, *TEXT_KEYWORDS, *TEMPLATE_KEYWORDS, *CALL_KEYWORDS)))
-        overrides = {name: value for name, value in kwargs.items() if name in CALL_KEYWORDS}
-        template = {name: kwargs[name] for name in TEMPLATE_KEYWORDS if name in kwargs}
-        convert, lengths = converter(return_tensors), lengths_of(self.tokenizer, kwargs)
-        special = kwargs.get("add_special_tokens")
-        if (text is None) is (messages is None):
-            raise TypeError("give either `text` or `messages`.")
-        if messages is not None:
-            text, medias = self._rendered(messages, medias, template)
-            special = bool(special)  # a template writes them itself
-        elif given := [name for name, value in template.items() if value is not None]:
-            raise TypeError(f"{', '.join(map(repr, given))}: for `messages`, not for `text`.")
-        texts = _as_texts(text)
-        flat, shares = _as_medias(medias, len(texts))
-        slots = match(texts, [self._kind(media, i) for i, media in enumerate(flat)], self.style, shares=shares)
-        batch = self.image_processor.to_batch(flat, **overrides)
-        prompts = self._prompts(slots, flat, batch, overrides)
-        texts = [replaced(text, own, prompts) for text, own in zip(texts, slots, strict=True)]
-        ids = self._tokenized(texts, True if special is None else special)
-        rows = self._rows(ids, slots, flat, batch, expand=expand)
-        ends = [(0, 0)] * len(rows)
-        if lengths.truncation and special is not False:
-            ends = [_ends(bare, whole) for bare, whole in zip(self._tokenized(texts, False), ids, strict=True)]
-        rows = [cut(row, lengths, before=before, after=after) for row, (before, after) in zip(rows, ends, strict=True)]
-        rows = padded(rows, lengths, self.tokenizer.pad_token_id)
+        if audio is not None:
+            raise TypeError("`audio` is not supported: the model takes images and video.")
+        by_kind = images is not None or videos is not None
+        templates = ChatTemplates(self.chat_template, self.tokenizer)
+        call = read_call(
+            kwargs,
+            outputs=OUTPUTS["transformers" if by_kind and self.outputs == "checkpoint" else self.outputs],
+            expand=expand,
+            return_tensors=return_tensors,
+            tokenizer=self.tokenizer,
+            templates=None if messages is None else templates,
+        )
+        with_turns = return_assistant_tokens_mask or return_labels
+        if messages is not None and text is None and input_ids is None:
+            prompt = prompt_of_messages(messages, templates, call, with_turns=with_turns)
+        else:
+            prompt = prompt_of_text(messages, text, input_ids, attention_mask, call, with_turns=with_turns)
+        assembly = Assembly(self.image_processor, self.tokenizer, self.style, call)
+        marks = assembly.marks(prompt)
+        media = media_of_call(prompt, marks, medias, (images, videos, video_metadata) if by_kind else None)
+        slots, batch = assembly.matched(marks, media)
+        rows = assembly.rows(prompt, slots, media.flat, batch)
+        rows = padded(rows, call.lengths, self.tokenizer.pad_token_id)
         data: dict[str, Any] = {"input_ids": [row.ids for row in rows], "attention_mask": [row.mask for row in rows]}
-        if return_tensors is not None:
-            data = {name: convert(_as_array(value)) for name, value in data.items()}
-        if flat:
-            media = self.image_processor.by_name(batch, flat)
-            data |= {name: convert(value) for name, value in media.items() if name not in self.unused_input_names}
-        return KimiInputs(data, [row.spans for row in rows])
+        if return_assistant_tokens_mask:
+            data["assistant_masks"] = [row.assistant for row in rows]
+        if return_labels:
+            data["labels"] = [row.labels for row in rows]
+        if not call.as_lists:
+            data = {name: call.convert(as_array(value)) for name, value in data.items()}
+        if media.flat:
+            pixels = self.image_processor.by_name(batch, media.flat, call.names)
+            data |= {name: call.convert(value) for name, value in pixels.items() if name not in self.unused_input_names}
+        return KimiInputs(data, media_spans=[row.spans for row in rows])
 
     def apply_chat_template(  # type: ignore[override]  # keywords are checked by name
-        self, conversation: Any, chat_template: str | None = None, *, tokenize: bool = False, **kwargs: Any
+        self,
+        conversation: Any,
+        chat_template: str | None = None,
+        *,
+        tokenize: bool = False,
+        return_dict: bool | None = None,
+        processor_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Messages as text, with placeholders; with `tokenize=True` as `processor(messages=..., **kwargs)`.
 
+        Args:
+          conversation: messages, or a list of such lists.
+          chat_template: a template, or the name of one where there are several.
+          return_dict: False for `input_ids` alone. By default, and with True, all inputs: nothing is lost.
+          processor_kwargs: further keywords of the call.
+          **kwargs: the same; also the variables that the template reads.
+
         Raises: as calling the processor.
         """
-        kwargs.pop("return_dict", None)  # there is always one
         if chat_template is not None:
             kwargs["chat_template"] = chat_template
         if tokenize:
-            return self(messages=conversation, **kwargs)
+            inputs = self(messages=conversation, **kwargs, **(processor_kwargs or {}))
+            return inputs["input_ids"] if return_dict is False else inputs
+        templates = ChatTemplates(self.chat_template, self.tokenizer)
+        options = {name: kwargs.pop(name) for name in TEMPLATE_KEYWORDS if name in kwargs}
+        for name in ("return_tensors", "return_assistant_tokens_mask"):  # without ids there is nothing to return
+            kwargs.pop(name, None)
+        variables = {name: kwargs.pop(name) for name in kwargs.keys() & templates.variables(options)}
         check_keywords(kwargs, TEMPLATE_KEYWORDS)
-        conversations = conversation if is_batch(conversation) else [conversation]
-        texts = [self._render(split_messages(messages)[0], kwargs) for messages in conversations]
-        return texts if is_batch(conversation) else texts[0]
+        options["chat_template_kwargs"] = variables | (options.get("chat_template_kwargs") or {})
+        rendered, several = templates.render(conversation, options)
+        texts = [one.text for one in rendered]
+        return texts if several else texts[0]
+
+    def preprocess_medias(self, medias: Sequence[Any]) -> tuple[list[Any], list[str]]:
+        """Media as the image processor takes them, and what replaces their placeholders: the checkpoint's method.
+
+        Args:
+          medias: media as `kimi_jax_prep.media` has them, in one list.
+
+        Returns:
+          Kimi-K2.5: the media with chunks in place of every video, and one prompt for each video. Kimi-K3: the media,
+          and one prompt for each image.
+
+        Raises:
+          MediaError: with the index of the medium at fault; also a video for Kimi-K3.
+        """
+        updated: list[Any] = []
+        prompts: list[str] = []
+        for i, media in enumerate(medias):
+            kind = kind_of(media, i, self.style)
+            try:
+                if kind == "video":
+                    chunks = self.image_processor.split_video_chunks(media)
+                    updated += chunks
+                    prompts.append("".join(chunk["prompt"] for chunk in chunks))
+                    continue
+                if kind == "image" and self.style.image_placeholder is not None:
+                    media = _readable_again(media)
+                    size = self.image_processor.image_size(media)
+                    prompts.append(self.image_processor.make_image_prompt(*size))
+            except MediaError as err:
+                raise type(err)(f"medias[{i}]: {err}") from err
+            updated.append(media)
+        return updated, prompts
+
+    def update_raw_text(self, text: str, prompts: Sequence[str]) -> str:
+        """The text with prompts in place of its placeholders: the checkpoint's method.
+
+        Args:
+          text: one text. One without placeholders is returned as it is.
+          prompts: of `preprocess_medias`.
+
+        Raises:
+          TextError: another number of prompts than of placeholders.
+        """
+        placeholder = self.style.image_placeholder or self.style.video_placeholder
+        assert placeholder is not None  # every style has one
+        parts = text.split(placeholder)
+        if len(parts) == 1:
+            return text
+        if len(parts) - 1 != len(prompts):
+            raise TextError(f"the text has {len(parts) - 1} `{placeholder}` for {len(prompts)} prompts.")
+        return "".join([parts[0], *(piece for pair in zip(prompts, parts[1:], strict=True) for piece in pair)])
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> Any:
         """Write all that `from_pretrained` reads, and `preprocessor_config.json` for whoever reads that alone.
@@ -212,7 +297,7 @@ class KimiProcessor(ProcessorMixin):
           push_to_hub, **kwargs: as transformers has them.
         """
         os.makedirs(save_directory, exist_ok=True)
-        # A checkpoint's own file of this name, if left, would be believed before the one that transformers writes.
+        # An older file of this name, such as the checkpoint's, has precedence over the one that transformers writes.
         self.image_processor.save_pretrained(save_directory)
         return super().save_pretrained(os.fspath(save_directory), push_to_hub=push_to_hub, **kwargs)
 
@@ -224,169 +309,47 @@ class KimiProcessor(ProcessorMixin):
 
         Args:
           pretrained_model_name_or_path: as for `KimiImageProcessor.from_pretrained`, with a tokenizer beside.
-          **kwargs: `chat_template`, `prompt_style`; what `KimiImageProcessor.from_pretrained` takes; all others are for
-            `AutoTokenizer.from_pretrained`, such as `trust_remote_code=True`, which runs the tokenizer's code only.
+          **kwargs: `chat_template`, `prompt_style`, `outputs`; what `KimiImageProcessor.from_pretrained` takes; all
+            others are for `AutoTokenizer.from_pretrained`, such as `trust_remote_code=True`, which runs the tokenizer's
+            code only.
+
+        Returns:
+          A processor whose `outputs`, unless given, are those of the class that the folder names: "checkpoint" for its
+          remote code (`auto_map`), "transformers" for `processor_class` "Kimi_K25Processor", None where it names none.
 
         Raises: as `KimiImageProcessor.from_pretrained` and `AutoTokenizer.from_pretrained`.
         """
-        own = {name: kwargs.pop(name) for name in ("chat_template", "prompt_style") if name in kwargs}
+        own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
         image = {name: kwargs.pop(name) for name in _IMAGE_SETTINGS if name in kwargs}
         hub = {name: kwargs[name] for name in _HUB if name in kwargs}
         refuse_misspelt(kwargs)
         image_processor = KimiImageProcessor.from_pretrained(pretrained_model_name_or_path, **hub, **image)
         tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **kwargs)
         saved, _ = cls.get_processor_dict(pretrained_model_name_or_path, **hub)
-        own = {name: saved[name] for name in ("chat_template", "prompt_style") if name in saved} | own
+        if saved.get("processor_class") != cls.__name__:
+            files = {
+                "processor_config.json": saved,
+                "preprocessor_config.json": _image_file(pretrained_model_name_or_path, hub),
+                "tokenizer_config.json": tokenizer.init_kwargs,
+            }
+            trusted = bool(kwargs.get("trust_remote_code"))
+            saved = {**saved, "outputs": outputs_of_files(files, trust_remote_code=trusted)}
+        own = {name: saved[name] for name in _OWN_SETTINGS if name in saved} | own
         return cls(image_processor, tokenizer, **own)
 
-    def _token_id(self, token: str) -> int:
-        number = self.tokenizer.convert_tokens_to_ids(token)
-        if number is None or number == self.tokenizer.unk_token_id:
-            raise ConfigError(
-                f"the tokenizer does not know `{token}`: it is not Kimi's. Load the checkpoint's own, or give it the "
-                f"token: tokenizer.add_special_tokens({{'additional_special_tokens': ['{token}']}})."
-            )
-        return number
 
-    def _kind(self, media: Any, i: int) -> str:
-        kind = media.get("type") if isinstance(media, Mapping) else None
-        if kind not in ("video", "video_chunk"):
-            return "image"
-        if self.style.video_placeholder is None:
-            raise MediaError(f"medias[{i}] is a {kind}; Kimi-K3's processor takes images only.")
-        return kind
-
-    def _rendered(self, messages: Any, medias: Any, template: Mapping[str, Any]) -> tuple[list[str], Any]:
-        """Texts of conversations, and their media as `__call__` takes them."""
-        if not isinstance(messages, list | tuple):
-            raise TypeError(f"`messages` is a list of messages, or of such lists; got {type(messages).__name__}.")
-        conversations = messages if is_batch(messages) else [messages]
-        split = [split_messages(conversation) for conversation in conversations]
-        texts = [self._render(slim, template) for slim, _ in split]
-        held = [medium for _, found in split for medium in found]
-        if medias is None:
-            if any(medium is None for medium in held):
-                raise TextError("a part of a message holds no medium; put one into it, or all of them into `medias`.")
-            return texts, [found for _, found in split]
-        if any(medium is not None for medium in held):
-            raise TextError("media come in the parts of messages or in `medias`, not in both.")
-        return texts, medias
-
-    def _render(self, messages: list[dict[str, Any]], template: Mapping[str, Any]) -> str:
-        options = dict(template)
-        options |= options.pop("chat_template_kwargs", None) or {}
-        if options.get("chat_template") is None:
-            options["chat_template"] = self.chat_template
-        if options["chat_template"] is None:
-            if getattr(self.tokenizer, "chat_template", None) is None:
-                raise ConfigError(
-                    "there is no chat template: give one as KimiProcessor(..., chat_template=...), load a folder that "
-                    "holds chat_template.jinja, or pass `text` with placeholders."
-                )
-            del options["chat_template"]
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
-
-    def _prompts(
-        self, slots: Sequence[Sequence[Slot]], medias: Sequence[Any], batch: PatchBatch, overrides: Mapping[str, Any]
-    ) -> list[str]:
-        """What replaces the placeholder of each medium, as far as one is replaced."""
-        sizes = {name: value for name, value in overrides.items() if name not in ("do_rescale", "do_normalize")}
-        prompts = [""] * len(medias)
-        of_chunks = defaultdict(list)
-        for source, prompt in zip(batch.sources, batch.prompts, strict=True):
-            of_chunks[source].append(prompt)
-        for slot in (slot for own in slots for slot in own):
-            if slot.kind == "image":
-                (i,) = slot.medias
-                prompts[i] = self.image_processor.make_image_prompt(
-                    *self.image_processor.image_size(medias[i], **sizes)
-                )
-            elif slot.kind == "video":
-                for i in slot.medias:
-                    prompts[i] = "".join(_checked(prompt, i) for prompt in of_chunks[i])
-        return prompts
-
-    def _tokenized(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-        encoded = self.tokenizer(
-            texts, add_special_tokens=add_special_tokens, padding=False, truncation=False, verbose=False
-        )
-        return [list(ids) for ids in encoded["input_ids"]]
-
-    def _rows(
-        self,
-        ids: Sequence[Sequence[int]],
-        slots: Sequence[Sequence[Slot]],
-        medias: Sequence[Any],
-        batch: PatchBatch,
-        *,
-        expand: bool,
-    ) -> list[TokenRow]:
-        pad_id = video_id = self._token_id(MEDIA_PAD)
-        kinds = [self._kind(medias[source], source) for source in batch.sources]
-        if self.image_processor.names == "transformers" and any(kind != "image" for kind in kinds):
-            # transformers' model keeps images and videos apart, by two ids.
-            video_id = self._token_id(str(K25.video_placeholder))
-        sizes = Counter(batch.sources)
-        rows, at = [], 0
-        for one, own in zip(ids, slots, strict=True):
-            end = at + sum(sizes[i] for slot in own for i in slot.medias)
-            counts = batch.num_tokens[at:end] if expand else (1,) * (end - at)
-            fill = [pad_id if kind == "image" else video_id for kind in kinds[at:end]]
-            longer, spans = expanded(one, pad_id, counts, fill=fill)
-            rows.append(TokenRow(longer, spans, [1] * len(longer)))
-            at = end
-        return rows
+def _readable_again(media: Any) -> Any:
+    """The medium with bytes in place of a file, which may be a pipe."""
+    content = media.get("image") if isinstance(media, Mapping) else media
+    if not callable(getattr(content, "read", None)):
+        return media
+    data = encoded(content, allow_paths=False)
+    return {**media, "image": data} if isinstance(media, Mapping) else data
 
 
-_OWN = ("text", "medias", "messages", "return_tensors", "expand")
-
-
-def _as_texts(text: Any) -> list[str]:
-    texts = [text] if isinstance(text, str) else text
-    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
-        raise TypeError(f"`text` is a str or a list of them; got {type(text).__name__}.")
-    if not texts:
-        raise TextError("`text` is an empty list.")
-    return list(texts)
-
-
-def _as_medias(medias: Any, num_texts: int) -> tuple[list[Any], list[int] | None]:
-    """All media in one list, and how many belong to each text where the caller says so."""
-    if medias is None:
-        return [], [0] * num_texts
-    medias = as_list(medias)
-    if not medias or not all(one is None or isinstance(one, list | tuple) for one in medias):
-        return medias, None
-    if len(medias) != num_texts:
-        raise TextError(
-            f"`medias` has {len(medias)} lists of media for {num_texts} texts; give one, or None, for each."
-        )
-    lists = [list(one or ()) for one in medias]
-    return [media for one in lists for media in one], [len(one) for one in lists]
-
-
-def _checked(prompt: Any, i: int) -> str:
-    if not isinstance(prompt, str):
-        raise TextError(f"medias[{i}] is a chunk that stands for a video, so it needs 'prompt': its time and text.")
-    if prompt.count(MEDIA_PAD) != 1:
-        raise TextError(f"medias[{i}]: its 'prompt' has {prompt.count(MEDIA_PAD)} `{MEDIA_PAD}`; expected 1.")
-    return prompt
-
-
-def _ends(bare: Sequence[int], whole: Sequence[int]) -> tuple[int, int]:
-    """How many ids the tokenizer puts before and after each text."""
-    extra = len(whole) - len(bare)
-    for before in range(extra + 1):
-        if list(whole[before : before + len(bare)]) == list(bare):
-            return before, extra - before
-    raise TextError("the tokenizer adds ids inside of a text, so it cannot be truncated; use add_special_tokens=False.")
-
-
-def _as_array(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    lengths = {len(row) for row in rows}
-    if len(lengths) > 1:
-        raise PlanError(
-            f"the texts have {min(lengths)} to {max(lengths)} ids, which make no array; use padding=True, or "
-            "return_tensors=None."
-        )
-    return np.array(rows, np.int64)
+def _image_file(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `preprocessor_config.json` says, or the part of `processor_config.json` in its place."""
+    path = os.fspath(name)
+    if os.path.isfile(path):
+        return {}
+    return KimiImageProcessor.get_image_processor_dict(path, **hub)[0]

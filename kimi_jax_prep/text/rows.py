@@ -1,4 +1,4 @@
-"""Rows of token ids: cut to a length, padded to one, with the places of media kept right."""
+"""Rows of token ids: truncated or padded to a length, with the spans of media and the assistant's turns kept right."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ _PADDING["max_length"] = "max_length"
 _TRUNCATION = {"False": False, "None": False, "do_not_truncate": False, "True": True, "longest_first": True}
 _TRUNCATION["only_first"] = True
 _SIDES = {"left": "left", "right": "right"}
+IGNORED = -100
+"""The label that losses of torch and transformers leave out."""
 # transformers has such a number where a tokenizer has no limit.
 _NO_LIMIT = 10**20
 
@@ -25,11 +27,21 @@ class TokenRow(NamedTuple):
     """(start, end) in `ids`, end not included."""
     mask: list[int]
     """1 for ids of the text, 0 for padding."""
+    assistant: list[int] | None = None
+    """1 for ids of the assistant's turns, 0 for all others; None where nobody asked for them."""
+
+    @property
+    def labels(self) -> list[int]:
+        """The ids that a model learns to write: those of the assistant's turns, without media; `IGNORED` elsewhere."""
+        learned = list(self.assistant or [0] * len(self.ids))
+        for start, end in self.spans:
+            learned[start:end] = [0] * (end - start)
+        return [value if learn else IGNORED for value, learn in zip(self.ids, learned, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What a call asks of lengths."""
+    """How long the rows of a call are to be."""
 
     padding: str | None = None
     """None, "longest" or "max_length"."""
@@ -41,13 +53,13 @@ class Lengths:
 
 
 def lengths_of(tokenizer: Any, given: Mapping[str, Any]) -> Lengths:
-    """What a call asks for in the words of transformers' tokenizers; where it is silent, the tokenizer's own.
+    """The lengths that a call asks for, by the keywords of transformers' tokenizers; by default the tokenizer's own.
 
     Args:
       given: some of `KEYWORDS`.
 
     Raises:
-      PlanError: a value that is not among the valid ones, or "max_length" where nobody names one.
+      PlanError: a value that is not among the valid ones, or padding="max_length" without a length.
     """
     padding = _one_of("padding", given.get("padding"), _PADDING)
     truncation = _one_of("truncation", given.get("truncation"), _TRUNCATION)
@@ -57,7 +69,7 @@ def lengths_of(tokenizer: Any, given: Mapping[str, Any]) -> Lengths:
     if numbers["max_length"] is None and own is not None and own < _NO_LIMIT:
         numbers["max_length"] = int(own)
     if padding == "max_length" and numbers["max_length"] is None:
-        raise PlanError("padding='max_length' needs `max_length`: the tokenizer has no limit of its own.")
+        raise PlanError("padding='max_length' needs `max_length`; the tokenizer has no limit of its own.")
     sides = {
         name: _one_of(name, given.get(name) or getattr(tokenizer, name, "right"), _SIDES)
         for name in ("padding_side", "truncation_side")
@@ -66,13 +78,13 @@ def lengths_of(tokenizer: Any, given: Mapping[str, Any]) -> Lengths:
 
 
 def cut(row: TokenRow, lengths: Lengths, *, before: int = 0, after: int = 0) -> TokenRow:
-    """The row, at most `max_length` long if it is to be truncated.
+    """The row, truncated to `max_length` where that is asked for.
 
     Args:
-      before, after: ids at its ends that the tokenizer adds to every text; these stay.
+      before, after: number of ids at its ends that the tokenizer adds to every text; these stay.
 
     Raises:
-      TextError: a medium would lose ids, or there is nothing else to cut.
+      TextError: a medium would lose ids, or only the tokenizer's own ids are left to cut.
     """
     if not lengths.truncation or lengths.max_length is None or len(row.ids) <= lengths.max_length:
         return row
@@ -80,23 +92,27 @@ def cut(row: TokenRow, lengths: Lengths, *, before: int = 0, after: int = 0) -> 
     start = before if lengths.truncation_side == "left" else len(row.ids) - after - excess
     end = start + excess
     if start < before or end > len(row.ids) - after:
-        raise TextError(f"`max_length` is {lengths.max_length}, but {before + after} ids are the tokenizer's own.")
+        raise TextError(
+            f"`max_length` is {lengths.max_length}, but the tokenizer adds {before + after} ids of its own to every "
+            "text; raise `max_length` or use add_special_tokens=False."
+        )
     for first, last in row.spans:
         if first < end and last > start:
             raise TextError(
-                f"the text has {len(row.ids)} ids; cutting it to `max_length` = {lengths.max_length} would take ids "
-                f"{start} to {end} and with them a medium's, {first} to {last}. Raise `max_length`, shorten the text, "
-                "or make the media smaller with `in_patch_limit`."
+                f"the text has {len(row.ids)} ids; truncating it to `max_length` = {lengths.max_length} would remove "
+                f"ids {start} to {end}, which overlap the ids of a medium, {first} to {last}. Raise `max_length`, "
+                "shorten the text, or make the media smaller with `in_patch_limit`."
             )
     moved = [(a - excess, b - excess) if a >= end else (a, b) for a, b in row.spans]
-    return TokenRow(row.ids[:start] + row.ids[end:], moved, row.mask[:start] + row.mask[end:])
+    assistant = None if row.assistant is None else row.assistant[:start] + row.assistant[end:]
+    return TokenRow(row.ids[:start] + row.ids[end:], moved, row.mask[:start] + row.mask[end:], assistant)
 
 
 def padded(rows: Sequence[TokenRow], lengths: Lengths, pad_id: int | None) -> list[TokenRow]:
-    """Rows of one length, if that is asked for. A longer one than "max_length" stays as it is.
+    """Rows padded to one length, where that is asked for. Rows longer than `max_length` stay as they are.
 
     Raises:
-      PlanError: there is something to pad, and the tokenizer has no id for it.
+      PlanError: a row needs padding and the tokenizer has no `pad_token`.
     """
     if lengths.padding is None:
         return list(rows)
@@ -113,11 +129,15 @@ def _padded(row: TokenRow, missing: int, side: str, pad_id: int | None) -> Token
     if missing <= 0:
         return row
     if pad_id is None:
-        raise PlanError("the tokenizer has no `pad_token`, so nothing can be padded; give it one.")
+        raise PlanError("padding needs a `pad_token`, and the tokenizer has none; set `tokenizer.pad_token`.")
+    more = [pad_id] * missing
+    none = [0] * missing
     if side == "right":
-        return TokenRow(row.ids + [pad_id] * missing, row.spans, row.mask + [0] * missing)
+        assistant = None if row.assistant is None else row.assistant + none
+        return TokenRow(row.ids + more, row.spans, row.mask + none, assistant)
     moved = [(start + missing, end + missing) for start, end in row.spans]
-    return TokenRow([pad_id] * missing + row.ids, moved, [0] * missing + row.mask)
+    assistant = None if row.assistant is None else none + row.assistant
+    return TokenRow(more + row.ids, moved, none + row.mask, assistant)
 
 
 def _one_of(name: str, value: Any, valid: Mapping[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from PIL import Image
 from kimi_jax_prep import (
     KIMI_K3,
     KIMI_K25,
+    ConfigError,
     MediaError,
     PlanError,
     PrepError,
@@ -211,7 +212,8 @@ def test_an_array_of_pictures_is_a_list_of_them():
         ({"backend": "torch"}, PlanError, "`backend` is 'torch'; expected one of 'jax', 'numpy'"),
         ({"num_threads": 0}, PlanError, "`num_threads` is 0"),
         ({"max_cached_bytes": -1}, PlanError, "`max_cached_bytes` is -1"),
-        ({"config": KIMI_K25.to_dict()}, TypeError, r"`config` is a MediaProcConfig.*got dict"),
+        ({"config": 7}, ConfigError, r"7"),
+        ({"config": "k9"}, ConfigError, r"'k9'.*k2\.5"),
         ({"dytpe": "float32"}, TypeError, "dytpe"),
     ],
 )

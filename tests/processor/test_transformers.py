@@ -23,7 +23,7 @@ from transformers.utils import is_torchvision_available
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
 from kimi_jax_prep.processor import KimiImageProcessor, register
-from kimi_jax_prep.processor.keywords import CALL_KEYWORDS, KimiImagesKwargs
+from kimi_jax_prep.processor.keywords import CALL_KEYWORDS, KimiImageProcessorKwargs
 
 K25, K3 = kjp.KIMI_K25, kjp.KIMI_K3
 
@@ -136,9 +136,9 @@ print(found)
 
 
 def test_keywords_that_transformers_checks_are_those_of_a_call():
-    known = set(KimiImagesKwargs.__annotations__)
+    known = set(KimiImageProcessorKwargs.__annotations__)
     assert set(CALL_KEYWORDS) <= known
-    typed = set(KimiImagesKwargs.__annotations__) - set(ImagesKwargs.__annotations__)
+    typed = set(KimiImageProcessorKwargs.__annotations__) - set(ImagesKwargs.__annotations__)
     assert typed <= set(CALL_KEYWORDS)
 
 
@@ -332,7 +332,7 @@ def test_keywords_of_transformers_that_change_nothing():
     smaller = processor(PICTURES, size={"max_height": 8, "max_width": 8})["image_grid_thw"]
     assert_bit_equal(processor(PICTURES, size=size)["image_grid_thw"], smaller, what="SizeDict")
     for other in ({"do_resize": False}, {"resample": 2}, {"device": "cuda"}, {"data_format": "channels_last"}):
-        with pytest.raises(kjp.PlanError, match=f"`{next(iter(other))}` is .*what is done"):
+        with pytest.raises(kjp.PlanError, match=f"`{next(iter(other))}` is .*what the checkpoint does"):
             processor(PICTURES, **other)
 
 

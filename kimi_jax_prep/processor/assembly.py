@@ -1,0 +1,259 @@
+"""From the text and the media of one call to rows of token ids: which placeholder is whose, and what it becomes."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kimi_jax_prep.batch import PatchBatch
+from kimi_jax_prep.errors import ConfigError, MediaError, TextError
+from kimi_jax_prep.processor.call import Call, added_ids, as_ids, as_texts, assistant_mask, checked_prompt, tokenized
+from kimi_jax_prep.processor.chat import ChatTemplates
+from kimi_jax_prep.processor.image import KimiImageProcessor
+from kimi_jax_prep.processor.media_lists import CallMedia, from_images_and_videos, from_medias
+from kimi_jax_prep.text.placeholders import (
+    K25,
+    MEDIA_PAD,
+    Mark,
+    MediaList,
+    PromptStyle,
+    Slot,
+    expanded,
+    marks_in_ids,
+    marks_in_text,
+    match_marks,
+    may_be_expanded,
+    moved,
+    replaced,
+    replaced_ids,
+    stretched,
+)
+from kimi_jax_prep.text.rows import TokenRow, cut
+
+Slots = Sequence[Sequence[Slot]]
+
+
+@dataclass(slots=True)
+class Prompt:
+    """The texts of a call, or the ids that stand in their place."""
+
+    texts: list[str] | None = None
+    ids: list[list[int]] | None = None
+    medias: list[list[Any]] | None = None
+    """What the messages hold, for each text."""
+    turns: list[list[tuple[int, int]]] | None = None
+    """The assistant's, in characters of each text."""
+    special: bool = False
+    """Whether the tokenizer adds its own ids."""
+
+
+def known_id(tokenizer: Any, token: str) -> int | None:
+    """The id of a token, or None if the tokenizer does not know it."""
+    number = tokenizer.convert_tokens_to_ids(token)
+    return None if number == tokenizer.unk_token_id else number
+
+
+def token_id(tokenizer: Any, token: str) -> int:
+    """The id of a token.
+
+    Raises:
+      ConfigError: the tokenizer does not know it.
+    """
+    number = known_id(tokenizer, token)
+    if number is None:
+        raise ConfigError(
+            f"the tokenizer does not know `{token}`, so it is not Kimi's. Load the checkpoint's own, or add the token: "
+            f"tokenizer.add_special_tokens({{'additional_special_tokens': ['{token}']}})."
+        )
+    return number
+
+
+def kind_of(media: Any, i: int, style: PromptStyle) -> str:
+    """ "image", "video" or "video_chunk".
+
+    Args:
+      i: the medium's index, for the message.
+
+    Raises:
+      MediaError: the model takes no video.
+    """
+    kind = media.get("type") if isinstance(media, Mapping) else None
+    if kind not in ("video", "video_chunk"):
+        return "image"
+    if style.video_placeholder is None:
+        raise MediaError(f"medias[{i}] is a {kind}; Kimi-K3's processor takes images only.")
+    return kind
+
+
+def prompt_of_messages(messages: Any, templates: ChatTemplates, call: Call, *, with_turns: bool) -> Prompt:
+    """The texts of conversations, and the media that their messages hold.
+
+    Raises: as `ChatTemplates.render`.
+    """
+    rendered, _ = templates.render(messages, call.template, with_assistant=with_turns)
+    return Prompt(
+        [one.text for one in rendered],
+        medias=[one.medias for one in rendered],
+        turns=[one.assistant or [] for one in rendered] if with_turns else None,
+        special=bool(call.special),  # a template writes them itself
+    )
+
+
+def prompt_of_text(
+    messages: Any, text: Any, input_ids: Any, attention_mask: Any, call: Call, *, with_turns: bool
+) -> Prompt:
+    """Texts or ids that the caller made.
+
+    Raises:
+      TypeError: not exactly one of them, one of another type, or a request that only messages can fulfil.
+    """
+    if sum(one is not None for one in (messages, text, input_ids)) != 1:
+        raise TypeError("give either `text` or `messages` (or `input_ids`).")
+    if input_ids is None and attention_mask is not None:
+        raise TypeError("`attention_mask` goes with `input_ids`.")
+    if with_turns:
+        raise TypeError(
+            "`return_assistant_tokens_mask` and `return_labels` need `messages`: only a chat template marks what the "
+            "assistant writes."
+        )
+    if input_ids is not None:
+        return Prompt(ids=as_ids(input_ids, attention_mask))
+    return Prompt(as_texts(text), special=call.special is not False)
+
+
+def media_of_call(
+    prompt: Prompt, marks: Sequence[Sequence[Mark]], medias: Any, by_kind: tuple[Any, Any, Any] | None
+) -> CallMedia:
+    """The media of a call: those of its messages, of `medias`, or of `images` and `videos`.
+
+    Args:
+      by_kind: `images`, `videos` and `video_metadata`, or None.
+
+    Raises:
+      TextError: media in two places, or a part of a message without a medium.
+      TypeError: `medias` beside `images` or `videos`.
+    """
+    if medias is not None and by_kind is not None:
+        raise TypeError("media come in `medias`, or in `images` and `videos`, not in both.")
+    held = [medium for own in prompt.medias or () for medium in own]
+    if any(medium is not None for medium in held):
+        if medias is not None or by_kind is not None:
+            raise TextError("media come in the parts of messages or in `medias`, not in both.")
+        if any(medium is None for medium in held):
+            raise TextError("a part of a message holds no medium, though others do; put one into it.")
+        return from_medias(prompt.medias, len(marks))
+    if by_kind is not None:
+        return from_images_and_videos(*by_kind, marks)
+    if held and medias is None:
+        raise TextError("a part of a message holds no medium; put one into it, or all of them into `medias`.")
+    return from_medias(medias, len(marks))
+
+
+class Assembly:
+    """Puts the ids and the media of one call together."""
+
+    def __init__(self, image_processor: KimiImageProcessor, tokenizer: Any, style: PromptStyle, call: Call) -> None:
+        self.image_processor = image_processor
+        self.tokenizer = tokenizer
+        self.style = style
+        self.call = call
+
+    def marks(self, prompt: Prompt) -> list[list[Mark]]:
+        """The placeholders of each text."""
+        if prompt.texts is not None:
+            return [marks_in_text(text, self.style) for text in prompt.texts]
+        kinds = {known_id(self.tokenizer, word): kind for word, kind in self.style.words.items()}
+        known = {number: kind for number, kind in kinds.items() if number is not None}
+        return [marks_in_ids(ids, known) for ids in prompt.ids or ()]
+
+    def matched(self, marks: Sequence[Sequence[Mark]], media: CallMedia) -> tuple[list[tuple[Slot, ...]], PatchBatch]:
+        """The media of each placeholder, and all patches. Wrong numbers are errors before any pixel is read."""
+        kinds = [kind_of(one, i, self.style) for i, one in enumerate(media.flat)]
+        listed = MediaList(kinds, media.runs)
+        slots = None if may_be_expanded(marks) else match_marks(marks, listed, self.style, shares=media.shares)
+        batch = self.image_processor.to_batch(media.flat, **self.call.overrides)
+        if slots is None:
+            tokens = dict(zip(batch.sources, batch.num_tokens, strict=True))
+            listed = MediaList(kinds, media.runs, [tokens[i] for i in range(len(kinds))])
+            slots = match_marks(marks, listed, self.style, shares=media.shares)
+        return slots, batch
+
+    def _prompts(self, slots: Slots, num_media: int, batch: PatchBatch) -> list[str]:
+        """What replaces the placeholder of each medium, as far as one is replaced."""
+        of_chunks = defaultdict(list)
+        sizes = {}
+        for source, prompt, size in zip(batch.sources, batch.prompts, batch.sizes, strict=True):
+            of_chunks[source].append(prompt)
+            sizes[source] = size
+        prompts = [""] * num_media
+        for slot in (slot for own in slots for slot in own):
+            for i in slot.medias:
+                if slot.kind == "image":
+                    prompts[i] = self.image_processor.make_image_prompt(*sizes[i])
+                elif slot.kind == "video":
+                    prompts[i] = "".join(checked_prompt(prompt, i) for prompt in of_chunks[i])
+        return prompts
+
+    def rows(self, prompt: Prompt, slots: Slots, medias: Sequence[Any], batch: PatchBatch) -> list[TokenRow]:
+        """Ids of each text, expanded and truncated."""
+        prompts = self._prompts(slots, len(medias), batch) if medias else []
+        rows = []
+        at = 0
+        for t, own in enumerate(slots):
+            ids, turns, ends = self._ids(prompt, t, own, prompts)
+            end = at + sum(1 for source in batch.sources if source in {i for slot in own for i in slot.medias})
+            row = self._row(ids, turns, own, medias, batch, range(at, end))
+            rows.append(cut(row, self.call.lengths, before=ends[0], after=ends[1]))
+            at = end
+        return rows
+
+    def _ids(
+        self, prompt: Prompt, t: int, slots: Sequence[Slot], prompts: Sequence[str]
+    ) -> tuple[list[int], list[int] | None, tuple[int, int]]:
+        """Ids of a text with one pad for each medium, which of them are the assistant's, and how many the tokenizer
+        added before and after."""
+        if prompt.ids is not None:
+            own = {i: tokenized(self.tokenizer, [prompts[i]], False)[0] for s in slots for i in s.medias if prompts[i]}
+            return replaced_ids(prompt.ids[t], slots, own), None, (0, 0)
+        assert prompt.texts is not None  # one of the two is there
+        text = replaced(prompt.texts[t], slots, prompts)
+        (ids,) = tokenized(self.tokenizer, [text], prompt.special)
+        ends = (0, 0)
+        if self.call.lengths.truncation and prompt.special:
+            ends = added_ids(tokenized(self.tokenizer, [text], False)[0], ids)
+        if prompt.turns is None:
+            return ids, None, ends
+        turns = [(moved(a, slots, prompts), moved(b, slots, prompts)) for a, b in prompt.turns[t]]
+        return ids, assistant_mask(self.tokenizer, text, ids, turns, prompt.special), ends
+
+    def _row(
+        self,
+        ids: list[int],
+        turns: list[int] | None,
+        slots: Sequence[Slot],
+        medias: Sequence[Any],
+        batch: PatchBatch,
+        media_rows: Sequence[int],
+    ) -> TokenRow:
+        """One text with as many ids for each medium as the call asks for.
+
+        Args:
+          media_rows: the rows of `grid_thws` that are this text's.
+        """
+        pad_id = video_id = token_id(self.tokenizer, MEDIA_PAD)
+        kinds = [kind_of(medias[batch.sources[k]], batch.sources[k], self.style) for k in media_rows]
+        if (self.call.names or self.image_processor.names) == "transformers" and any(kind != "image" for kind in kinds):
+            # transformers' model keeps images and videos apart, by two ids.
+            video_id = token_id(self.tokenizer, str(K25.video_placeholder))
+        chunks = Counter(batch.sources)
+        present = [slot.pads for slot in slots for i in slot.medias for _ in range(chunks[i])]
+        counts = [
+            batch.num_tokens[k] if self.call.expand or there > 1 else 1
+            for k, there in zip(media_rows, present, strict=True)
+        ]
+        fill = [pad_id if kind == "image" else video_id for kind in kinds]
+        longer, spans = expanded(ids, pad_id, counts, fill=fill, present=present)
+        if turns is not None:
+            _, before = expanded(ids, pad_id, present, present=present)
+            turns = stretched(turns, before, spans)
+        return TokenRow(longer, spans, [1] * len(longer), turns)
