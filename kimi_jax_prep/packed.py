@@ -179,8 +179,8 @@ def pack_patches(
 
     Args:
       pixel_values: (n or more, 3, p, p), NumPy or JAX. A JAX array stays on its device; a sharded one keeps its
-        sharding, which must divide `capacity`. An array that has `capacity`
-        rows and zeros from n on already can be used without a copy: `PackedPatches(pixel_values, **pack_index(...))`.
+        sharding, which must divide `capacity`. An array that already has `capacity` rows, with zeros from n on, needs
+        no copy: `PackedPatches(pixel_values, **pack_index(...))`.
       plans, capacity, max_media, sources: as for `pack_index`.
 
     Raises:
@@ -216,26 +216,26 @@ def _merge_kernel_size(plans: Sequence[MediaPlan]) -> int:
     return sizes.pop()
 
 
-_PYTREES: dict[type, tuple[str, ...]] = {PackedPatches: ()}
+_PYTREES: dict[type, tuple[str, ...]] = {PackedPatches: tuple(field.name for field in fields(PackedPatches))}
 
 
-def register_pytrees(data: type | None = None, *, static: tuple[str, ...] = ()) -> None:
+def register_pytrees(data: type | None = None, *, arrays: tuple[str, ...] = ()) -> None:
     """Register the dataclasses of results as pytrees, if JAX has been imported in this process.
 
     Called when the module is imported and whenever an instance is created, so that a process without JAX never imports
     it. If you import JAX after you created your last instance, call it yourself.
 
     Args:
-      data: another class to register, now or later.
-      static: those of its fields that are not arrays.
+      data: another dataclass to register, now or later.
+      arrays: its fields that are arrays; the others are static.
     """
     if data is not None:
-        _PYTREES[data] = static
+        _PYTREES[data] = arrays
     tree_util: Any = sys.modules.get("jax.tree_util")
     if not _PYTREES or not hasattr(tree_util, "register_dataclass"):
         return
     while _PYTREES:
         with contextlib.suppress(KeyError, ValueError):  # another thread registers the same class
-            kind, static = _PYTREES.popitem()
-            names = [field.name for field in fields(kind)]
-            tree_util.register_dataclass(kind, [n for n in names if n not in static], list(static))
+            kind, arrays = _PYTREES.popitem()
+            static = [field.name for field in fields(kind) if field.name not in arrays]
+            tree_util.register_dataclass(kind, list(arrays), static)
