@@ -40,7 +40,7 @@ class PatchBatch:
     failures: tuple[Failure, ...] = ()
     """Media that were skipped with `on_error="skip"`."""
     sizes: tuple[tuple[int, int], ...] = ()
-    """(width, height) in pixels of each image or chunk, before any resize. Empty where nobody measured them."""
+    """(width, height) in pixels of each image or chunk, before the resize. Empty if unknown."""
 
     def __post_init__(self) -> None:
         register_pytrees()
@@ -78,4 +78,4 @@ class PatchBatch:
         return pack_patches(self.pixel_values, self.plans, capacity=capacity, max_media=max_media, sources=self.sources)
 
 
-register_pytrees(PatchBatch, static=("plans", "sources", "prompts", "failures", "sizes"))
+register_pytrees(PatchBatch, arrays=("pixel_values", "grid_thws"))

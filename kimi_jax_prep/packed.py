@@ -178,8 +178,9 @@ def pack_patches(
     """Copy the patches of media into an array of `capacity` rows and index them.
 
     Args:
-      pixel_values: (n or more, 3, p, p), NumPy or JAX; a JAX array stays on its devices. An array that has `capacity`
-        rows and zeros from n on already can be used without a copy: `PackedPatches(pixel_values, **pack_index(...))`.
+      pixel_values: (n or more, 3, p, p), NumPy or JAX. A JAX array stays on its device; a sharded one keeps its
+        sharding, which must divide `capacity`. An array that already has `capacity` rows, with zeros from n on, needs
+        no copy: `PackedPatches(pixel_values, **pack_index(...))`.
       plans, capacity, max_media, sources: as for `pack_index`.
 
     Raises:
@@ -187,13 +188,17 @@ def pack_patches(
     """
     index = pack_index(plans, capacity=capacity, max_media=max_media, sources=sources)
     n, rows = int(index["num_patches"]), len(index["segment_ids"])
-    if isinstance(pixel_values, np.ndarray):
-        packed = np.zeros((rows, *pixel_values.shape[1:]), pixel_values.dtype)
-        packed[:n] = pixel_values[:n]
-    else:
+    sharding = getattr(pixel_values, "sharding", None)
+    if sharding is not None and len(sharding.device_set) == 1:
         jnp: Any = sys.modules["jax.numpy"]  # whoever passes a JAX array has imported JAX
         used = pixel_values[:n]
         packed = jnp.concatenate([used, jnp.zeros((rows - n, *used.shape[1:]), used.dtype)])
+    else:
+        packed = np.zeros((rows, *pixel_values.shape[1:]), pixel_values.dtype)
+        packed[:n] = np.asarray(pixel_values)[:n]
+        if sharding is not None:
+            # By way of the host: a slice of a sharded axis is not even, and on explicit axes an error.
+            packed = sys.modules["jax"].device_put(packed, sharding)
     return PackedPatches(packed, **index)
 
 
@@ -211,26 +216,26 @@ def _merge_kernel_size(plans: Sequence[MediaPlan]) -> int:
     return sizes.pop()
 
 
-_PYTREES: dict[type, tuple[str, ...]] = {PackedPatches: ()}
+_PYTREES: dict[type, tuple[str, ...]] = {PackedPatches: tuple(field.name for field in fields(PackedPatches))}
 
 
-def register_pytrees(data: type | None = None, *, static: tuple[str, ...] = ()) -> None:
+def register_pytrees(data: type | None = None, *, arrays: tuple[str, ...] = ()) -> None:
     """Register the dataclasses of results as pytrees, if JAX has been imported in this process.
 
     Called when the module is imported and whenever an instance is created, so that a process without JAX never imports
     it. If you import JAX after you created your last instance, call it yourself.
 
     Args:
-      data: another class to register, now or later.
-      static: those of its fields that are not arrays.
+      data: another dataclass to register, now or later.
+      arrays: its fields that are arrays; the others are static.
     """
     if data is not None:
-        _PYTREES[data] = static
+        _PYTREES[data] = arrays
     tree_util: Any = sys.modules.get("jax.tree_util")
     if not _PYTREES or not hasattr(tree_util, "register_dataclass"):
         return
     while _PYTREES:
         with contextlib.suppress(KeyError, ValueError):  # another thread registers the same class
-            kind, static = _PYTREES.popitem()
-            names = [field.name for field in fields(kind)]
-            tree_util.register_dataclass(kind, [n for n in names if n not in static], list(static))
+            kind, arrays = _PYTREES.popitem()
+            static = [field.name for field in fields(kind) if field.name not in arrays]
+            tree_util.register_dataclass(kind, list(arrays), static)

@@ -1,7 +1,7 @@
-"""The checkpoint's arithmetic in plain NumPy and Pillow: the judge of everything else here.
+"""A reference implementation in plain NumPy and Pillow, which all other code is tested against.
 
-Written to be read beside the checkpoint's own code, not to be fast. It shares sizes, config and errors with the
-rest of the library and nothing else.
+It is written to be compared with the checkpoint's own code line by line, not to be fast. It shares only sizes, configs,
+results and errors with the rest of the library, and nothing in the package imports it.
 """
 
 import io
@@ -21,18 +21,18 @@ from kimi_jax_prep.plan import MediaPlan, plan_chunk, plan_image
 
 
 def preprocess(medias: Iterable[Any], config: MediaProcConfig) -> PatchBatch:
-    """Patches of media, as the checkpoint computes them.
+    """Compute the patches of media as the checkpoint does.
 
     Args:
       medias: PIL images, encoded bytes, paths (`os.PathLike`), uint8 arrays (h, w, 3), or the checkpoint's dicts
         `{"type": "image", "image": ...}` and `{"type": "video_chunk", "video_chunk": [frames]}` of these.
-      config: K2.5's or K3's rules.
+      config: sizes, colour rules, mean and std.
 
     Returns:
       float32 `pixel_values` (N, 3, 14, 14) and int64 `grid_thws` (media, 3), NumPy.
 
     Raises:
-      PrepError: a medium is none of these, with its index.
+      PrepError: a medium is none of these or cannot be decoded; the message names its index.
     """
     patches, plans = [], []
     for i, media in enumerate(medias):
@@ -83,10 +83,10 @@ def _open(image: Any) -> Image.Image:
 
 
 def _frame_bytes(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> UInt8[np.ndarray, "H W 3"]:
-    """Colour, resize and zero padding of one frame, in the order that the config asks for."""
+    """Convert, resize and pad one frame, in the order that the config specifies."""
     size = (plan.width, plan.height)
     if config.transparent_bg_fill_stage == "after_resize":
-        # In the image's own mode: Pillow resizes P and 1 with NEAREST, LA and RGBA premultiplied.
+        # In the image's own mode. Pillow resizes P and 1 with NEAREST, and LA and RGBA premultiplied.
         image = to_rgb(image.resize(size, Image.Resampling.BICUBIC), config.transparent_bg_config)
     else:
         image = to_rgb(image, config.transparent_bg_config).resize(size, Image.Resampling.BICUBIC)
@@ -95,7 +95,7 @@ def _frame_bytes(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -
 
 
 def to_rgb(image: Image.Image, background: TransparentBgConfig | None) -> Image.Image:
-    """RGB as the checkpoint makes it: alpha dropped without a background, blended onto it with one."""
+    """Convert to RGB as the checkpoint does: blend alpha onto the background, or drop it if there is none."""
     if image.mode == "RGB":
         return image
     has_alpha = "A" in image.getbands() or "transparency" in image.info
@@ -104,12 +104,12 @@ def to_rgb(image: Image.Image, background: TransparentBgConfig | None) -> Image.
     rgba = np.asarray(image.convert("RGBA")).astype(np.float32)
     alpha = rgba[..., 3:] / np.float32(255)
     board = _board(image.width, image.height, background)[..., None]
-    # float32 and no fused multiply-add; astype truncates.
+    # In float32, without fused multiply-add; astype truncates.
     return Image.fromarray((alpha * rgba[..., :3] + (np.float32(1) - alpha) * board).astype(np.uint8))
 
 
 def _without_transparency(image: Image.Image) -> Image.Image:
-    """For a palette with several transparent entries `convert("RGB")` warns; the bytes are the same without."""
+    """Remove several transparent palette entries, for which `convert("RGB")` warns; the bytes stay the same."""
     if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
         image = image.copy()
         del image.info["transparency"]
@@ -127,7 +127,7 @@ def _board(width: int, height: int, background: TransparentBgConfig) -> Float32[
 
 
 def normalize(frames: UInt8[np.ndarray, "t H W 3"], config: MediaProcConfig) -> Float32[np.ndarray, "t H W 3"]:
-    """Three steps, each in float64 and stored as float32."""
+    """Normalize in three steps, each computed in float64 and stored as float32."""
     x = (frames / 255.0).astype(np.float32)
     with np.errstate(all="ignore"):  # means and stds beyond float32 give infinities and NaN
         x = (x.astype(np.float64) - np.array(config.image_mean)).astype(np.float32)
@@ -135,7 +135,7 @@ def normalize(frames: UInt8[np.ndarray, "t H W 3"], config: MediaProcConfig) -> 
 
 
 def patchify(frames: Shaped[np.ndarray, "t H W 3"], patch_size: int) -> Shaped[np.ndarray, "n 3 p p"]:
-    """Frames, then patch rows, then patch columns; channels first inside a patch."""
+    """Split into patches in the order frames, patch rows, patch columns; channels first."""
     t, height, width, _ = frames.shape
     rows, columns = height // patch_size, width // patch_size
     x = frames.reshape(t, rows, patch_size, columns, patch_size, 3)

@@ -270,11 +270,20 @@ def test_the_merge_of_hidden_states_is_that_of_a_loop():
     assert packed.token_segment_ids[: len(want)].all()
 
 
-# Segment ids count from 1 and 0 is padding, as in Grain's packing of sequences; its positions start at 0 as well.
-def test_segments_are_those_of_first_fit_packing():
-    index = pack_index([plan(0, 28, 28), plan(2, 28, 28)], capacity=16)
-    assert index["segment_ids"].tolist() == [1] * 4 + [2] * 8 + [0] * 4
-    assert index["positions"][4:12].tolist() == [[t, y, x] for t in (0, 1) for y in (0, 1) for x in (0, 1)]
+def test_segments_are_those_of_grains_packing():
+    grain = pytest.importorskip("grain", reason="grain is an extra")
+    batch = Preprocessor(KIMI_K25, dtype="uint8", backend="numpy")(MEDIA)
+    elements = [{"patches": patches} for patches in batch.split()]
+    source = grain.MapDataset.source(elements).to_iter_dataset()
+    packs = grain.experimental.FirstFitPackIterDataset(source, length_struct={"patches": 256}, num_packing_bins=1)
+    (theirs,) = list(packs)
+    ours = batch.pack(capacity=256)
+    assert_bit_equal(ours.pixel_values, theirs["patches"], what="patches")
+    assert_bit_equal(ours.segment_ids, theirs["patches_segment_ids"], what="segment ids")
+    # Grain counts patches, we count frames, rows and columns: both start at 0 in each medium.
+    starts = ours.cu_seqlens[: int(ours.num_media)]
+    assert not ours.positions[starts].any()
+    assert not theirs["patches_positions"][starts].any()
 
 
 WITHOUT_JAX = """

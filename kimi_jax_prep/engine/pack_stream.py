@@ -1,34 +1,23 @@
 """`pack_stream`: media of any sizes to packs of one shape."""
 
-import itertools
-import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
-
-import numpy as np
+from itertools import islice
+from os import PathLike
+from typing import Any
 
 from kimi_jax_prep.batch import Failure
 from kimi_jax_prep.checks import one_of, positive_int
-from kimi_jax_prep.config import KIMI_K25, ConfigLike, as_config
-from kimi_jax_prep.engine.preprocessor import preprocess
+from kimi_jax_prep.config import KIMI_K25, ConfigLike
+from kimi_jax_prep.engine.preprocessor import ON_ERROR, shared_preprocessor
 from kimi_jax_prep.errors import PlanError
-from kimi_jax_prep.packed import PackedPatches, check_capacity, pack_index
-from kimi_jax_prep.plan import MediaPlan
-
-# Media that are preprocessed together, so that all threads have work.
-_GROUP = 8
-
-
-class _Row(NamedTuple):
-    source: int
-    plan: MediaPlan
-    patches: Any
+from kimi_jax_prep.media.items import Failures, Item, without
+from kimi_jax_prep.packed import PackedPatches, check_capacity, pack_index, pack_patches
 
 
 class PackStream(Iterator[PackedPatches]):
-    """The iterator that `pack_stream` returns. It reads media as packs are taken."""
+    """The iterator that `pack_stream` returns. It opens media as packs are taken, and renders them into the pack."""
 
     def __init__(
         self,
@@ -42,28 +31,30 @@ class PackStream(Iterator[PackedPatches]):
         lookahead: int,
         options: dict[str, Any],
     ) -> None:
-        if isinstance(medias, str | bytes | bytearray | Mapping | os.PathLike):
+        if isinstance(medias, str | bytes | bytearray | Mapping | PathLike) or hasattr(medias, "read"):
             raise TypeError(f"`medias` is an iterable of media; got one {type(medias).__name__}. Put it into a list.")
-        one_of("on_error", on_error, ("raise", "skip"))
-        self._config = as_config(config)
+        one_of("on_error", on_error, ON_ERROR)
+        self._preprocessor = shared_preprocessor(config, dtype=dtype)
+        self._preprocessor.options.replace(**options)  # raises on what is wrong with them
+        self._options = options
+        merge = self._preprocessor.config.merge_kernel_size
         # Both numbers are checked before any medium is read.
-        self._capacity = check_capacity(positive_int("capacity", capacity), self._config.merge_kernel_size)
-        most = self._capacity // self._config.merge_kernel_size**2
+        self._capacity = check_capacity(positive_int("capacity", capacity), merge)
+        most = self._capacity // merge**2
         self._max_media = most if max_media is None else positive_int("max_media", max_media, optional=True)
         self._lookahead = 0 if lookahead == 0 else positive_int("lookahead", lookahead)
-        self._arguments = {"config": self._config, "dtype": dtype, **options}
         self._skip = on_error == "skip"
         self._medias = iter(medias)
-        self._read = 0
-        self._rows: deque[_Row] = deque()
-        self._failures: list[Failure] = []
+        self._opened = 0
+        self._waiting: deque[Item] = deque()
+        self._failures: dict[int, Exception] = {}
         self._num_packs = 0
         self._num_patches = 0
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Media that were skipped so far, by their index among all media."""
-        return tuple(self._failures)
+        return tuple(Failure(i, self._failures[i]) for i in sorted(self._failures))
 
     @property
     def num_packs(self) -> int:
@@ -76,65 +67,69 @@ class PackStream(Iterator[PackedPatches]):
         return self._num_patches / (self._num_packs * self._capacity) if self._num_packs else 0.0
 
     def __next__(self) -> PackedPatches:
-        chosen: list[_Row] = []
+        while items := self._choose():
+            packed = self._pack(items)
+            if packed.num_media:
+                self._num_packs += 1
+                self._num_patches += int(packed.num_patches)
+                return packed
+        raise StopIteration
+
+    def _choose(self) -> list[Item]:
+        """Remove the media of the next pack from those that wait."""
+        chosen: list[Item] = []
         free = self._capacity
         while len(chosen) < self._max_media:
-            row = self._take(free)
-            if row is None:
+            while len(self._waiting) <= self._lookahead and self._open_next():
+                pass
+            window = list(islice(self._waiting, self._lookahead + 1))
+            fitting = [i for i, item in enumerate(window) if item.plan.num_patches <= free]
+            if not fitting:
                 break
-            chosen.append(row)
-            free -= row.plan.num_patches
-        if not chosen:
-            raise StopIteration
-        self._num_packs += 1
-        self._num_patches += self._capacity - free
-        return self._packed(chosen)
+            # The next one if it fits, or else the largest that fits.
+            best = 0 if fitting[0] == 0 else max(fitting, key=lambda i: window[i].plan.num_patches)
+            del self._waiting[best]
+            chosen.append(window[best])
+            free -= window[best].plan.num_patches
+        return chosen
 
-    def _take(self, free: int) -> _Row | None:
-        """Remove the next medium if it fits, or else the largest that fits within the lookahead."""
-        while len(self._rows) <= self._lookahead and self._read_group():
-            pass
-        window = list(itertools.islice(self._rows, self._lookahead + 1))
-        fitting = [row for row in window if row.plan.num_patches <= free]
-        if not fitting:
-            return None
-        row = window[0] if fitting[0] is window[0] else max(fitting, key=lambda row: row.plan.num_patches)
-        del self._rows[next(i for i, other in enumerate(window) if other is row)]
-        return row
-
-    def _read_group(self) -> bool:
-        """Preprocess a few more media. False at the end of them."""
-        group = list(itertools.islice(self._medias, _GROUP))
+    def _open_next(self) -> bool:
+        """Open one more medium, whose rows then wait. False at the end of the media."""
+        group = list(islice(self._medias, 1))
         if not group:
             return False
-        first, self._read = self._read, self._read + len(group)
-        batch = preprocess(group, on_error="skip", **self._arguments)
-        wrong: dict[int, Exception] = {failure.index: failure.error for failure in batch.failures}
-        for source, plan in zip(batch.sources, batch.plans, strict=True):
-            if plan.num_patches > self._capacity:
-                text = f"it has {plan.num_patches} patches, more than `capacity` = {self._capacity}."
-                wrong.setdefault(source, PlanError(f"medias[{source}]: {text}"))
-        for source in sorted(wrong):
-            error = _renumbered(wrong[source], first + source)
-            if not self._skip:
-                raise error
-            self._failures.append(Failure(first + source, error))
-        for source, plan, patches in zip(batch.sources, batch.plans, batch.split(), strict=True):
-            if source not in wrong:
-                self._rows.append(_Row(first + source, plan, patches))
+        index, self._opened = self._opened, self._opened + 1
+        items, failures = self._preprocessor._open(group, "skip", self._options)
+        error = failures.get(0)
+        largest = max((item.plan.num_patches for item in items), default=0)
+        if error is None and largest > self._capacity:
+            error = PlanError(f"medias[0]: it has {largest} patches, more than `capacity` = {self._capacity}.")
+        if error is None:
+            self._waiting.extend(item._replace(source=index) for item in items)
+        elif self._skip:
+            self._failures[index] = _renumbered(error, index)
+        else:
+            raise _renumbered(error, index)
         return True
 
-    def _packed(self, rows: list[_Row]) -> PackedPatches:
-        index = pack_index(
-            [row.plan for row in rows],
+    def _pack(self, items: list[Item]) -> PackedPatches:
+        failures = Failures(skip=self._skip)
+        plans, sources = [item.plan for item in items], [item.source for item in items]
+        index = pack_index(plans, capacity=self._capacity, max_media=self._max_media, sources=sources)
+        pixel_values = self._preprocessor._with_backend(lambda backend: backend.filled(items, failures, self._capacity))
+        if not failures:
+            return PackedPatches(pixel_values, **index)
+        # Broken media are noticed while they are decoded. Their rows are removed, and so are their further chunks.
+        self._failures |= failures
+        self._waiting = deque(item for item in self._waiting if item.source not in failures)
+        pixel_values, left = without(failures, pixel_values[: int(index["num_patches"])], items)
+        return pack_patches(
+            pixel_values,
+            [item.plan for item in left],
             capacity=self._capacity,
             max_media=self._max_media,
-            sources=[row.source for row in rows],
+            sources=[item.source for item in left],
         )
-        patches = rows[0].patches
-        pixel_values = np.zeros((self._capacity, *patches.shape[1:]), patches.dtype)
-        np.concatenate([row.patches for row in rows], out=pixel_values[: int(index["num_patches"])])
-        return PackedPatches(pixel_values, **index)
 
 
 def pack_stream(
@@ -152,16 +147,16 @@ def pack_stream(
 
     A pack takes whole media (images and video chunks) until the next one does not fit; the last pack is padded. With
     `lookahead`, a pack then also takes the largest medium that fits among the following ones. The result depends on
-    nothing but the arguments.
+    nothing but the arguments. Patches are written into the pack directly.
 
     Args:
-      medias: read lazily, a few at a time.
+      medias: opened lazily, `lookahead` media ahead.
       capacity: rows of `pixel_values`, a multiple of `merge_kernel_size` squared.
       config: sizes, colour rules, mean and std.
       max_media: rows of `grid_thws`; None allows as many media as tokens, `capacity // merge_kernel_size**2`.
       dtype: "float32", "bfloat16", "float16" or "uint8".
       on_error: "skip" leaves out media that cannot be read or are larger than `capacity`, and lists them in the
-        iterator's `failures`.
+        iterator's `failures`. The space of a medium that turns out to be broken while it is decoded stays empty.
       lookahead: number of media behind the next one that may be packed before it.
       **options: of `MediaOptions`.
 
@@ -188,10 +183,10 @@ def pack_stream(
 
 
 def _renumbered(error: Exception, index: int) -> Exception:
-    """Put the index among all media into an error about one of a group."""
+    """Put the index among all media into an error about the only one of a list."""
 
     def sub(value: Any) -> Any:
-        return re.sub(r"^medias\[\d+\]", f"medias[{index}]", value) if isinstance(value, str) else value
+        return re.sub(r"^medias\[0\]", f"medias[{index}]", value) if isinstance(value, str) else value
 
     error.args = tuple(map(sub, error.args))
     if isinstance(error, OSError):

@@ -7,7 +7,7 @@ from PIL import Image
 from kimi_jax_prep.config import MediaProcConfig, TransparentBgConfig
 from kimi_jax_prep.errors import MediaError
 from kimi_jax_prep.plan import MediaPlan
-from kimi_jax_prep.tables.background import blend_tables
+from kimi_jax_prep.tables.background import blend_tables, board_square
 
 
 def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Image.Image:
@@ -76,7 +76,7 @@ def _convert(image: Image.Image, mode: str) -> Image.Image:
 
 def _composite(rgba: UInt8[np.ndarray, "h w 4"], background: TransparentBgConfig) -> UInt8[np.ndarray, "h w 3"]:
     tables = blend_tables(background).reshape(-1)
-    square = background.chessboard_square_size
+    square = board_square(background)
     height, width = rgba.shape[:2]
     out = np.empty((height, width, 3), np.uint8)
     column = np.arange(width, dtype=np.int32) // square

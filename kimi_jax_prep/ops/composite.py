@@ -16,10 +16,7 @@ from kimi_jax_prep.errors import PlanError
 from kimi_jax_prep.fork import require_jax
 from kimi_jax_prep.ops.arguments import check_pixels, on_device
 from kimi_jax_prep.ops.axes import over_auto_axes
-from kimi_jax_prep.tables.background import blend_tables
-
-# A larger square covers every array whose axes int32 can count.
-_LARGEST_SQUARE = 2**31 - 1
+from kimi_jax_prep.tables.background import blend_tables, board_square
 
 
 def composite(rgba: UInt8[Array | np.ndarray, "*t h w 4"], *, config: ConfigLike) -> UInt8[Array, "*t h w 3"]:
@@ -49,7 +46,7 @@ def composite(rgba: UInt8[Array | np.ndarray, "*t h w 4"], *, config: ConfigLike
 
 @functools.partial(jax.jit, static_argnames="background")
 def _composite(rgba: Array, *, background: TransparentBgConfig) -> Array:
-    tables, square = blend_tables(background), np.int32(min(background.chessboard_square_size, _LARGEST_SQUARE))
+    tables, square = blend_tables(background), np.int32(board_square(background))
     height, width = rgba.shape[-3:-1]
     y = jax.lax.broadcasted_iota(jnp.int32, (height, width, 1), 0)
     x = jax.lax.broadcasted_iota(jnp.int32, (height, width, 1), 1)

@@ -1,8 +1,8 @@
-"""Blend tables of K3's background behind transparent pixels.
+"""Blend tables for K3's background behind transparent pixels.
 
 The checkpoint blends in float32 (a = alpha / 255, then a * rgb + (1 - a) * board, two products and one sum) and
-truncates. Compilers contract such a sum into a fused multiply-add, which rounds once less. A blend has only
-256 x 256 inputs for each board value, so it is computed here with NumPy and looked up: exact everywhere.
+truncates. Compilers contract such a sum into a fused multiply-add, which rounds once instead of twice. A blend has only
+256 x 256 possible inputs per board value, so NumPy computes a table here, and a look-up is exact on every platform.
 """
 
 import functools
@@ -16,7 +16,7 @@ _PLAIN_BOARDS = {"white": 255, "black": 0, "gray": 128}
 
 
 def board_values(background: TransparentBgConfig) -> tuple[int, int]:
-    """Bytes of the cells where (y // s + x // s) is even, and where it is odd."""
+    """Return the bytes of the cells where (y // s + x // s) is even, and where it is odd."""
     if background.pattern != "chessboard":
         value = _PLAIN_BOARDS[background.pattern]
         return value, value
@@ -24,9 +24,14 @@ def board_values(background: TransparentBgConfig) -> tuple[int, int]:
     return (white, gray) if background.chessboard_square_on_top_left else (gray, white)
 
 
+def board_square(background: TransparentBgConfig) -> int:
+    """Return the side of a cell in pixels, at most 2**31 - 1: a larger cell covers every array that int32 can index."""
+    return min(background.chessboard_square_size, 2**31 - 1)
+
+
 @functools.lru_cache(maxsize=8)
 def blend_tables(background: TransparentBgConfig) -> UInt8[np.ndarray, "2 256 256"]:
-    """The blended byte for [odd cell, alpha, value]. Read-only, 128 KiB."""
+    """Return the blended byte for [odd cell, alpha, value]. Read-only, 128 KiB."""
     a = (np.arange(256, dtype=np.float32) / np.float32(255.0))[:, None]
     value = np.arange(256, dtype=np.float32)[None, :]
     tables = [
@@ -39,7 +44,7 @@ def blend_tables(background: TransparentBgConfig) -> UInt8[np.ndarray, "2 256 25
 
 @functools.cache
 def straight_table(*, premultiplied: bool) -> UInt8[np.ndarray, "256 256"]:
-    """`table[alpha, v]`: Pillow's RGBa -> RGBA, or the identity. Source: `Convert.c`, `rgba2rgbA`."""
+    """Return `table[alpha, v]`: Pillow's RGBa to RGBA conversion (`rgba2rgbA` in `Convert.c`), or the identity."""
     value = np.repeat(np.arange(256)[None, :], 256, axis=0)
     if premultiplied:
         alpha = np.arange(256)[:, None]

@@ -1,9 +1,12 @@
 """`pack_stream`: whole media in order, best fit within the lookahead, failures by their index among all media."""
 
+import io
+
 import jax
 import numpy as np
 import pytest
 from bits import assert_bit_equal
+from PIL import Image
 
 from kimi_jax_prep import KIMI_K3, KIMI_K25, MediaError, PlanError, pack_stream, preprocess
 
@@ -92,13 +95,41 @@ def test_media_are_read_lazily():
     stream = pack_stream(reading(), capacity=64, dtype="uint8")
     assert read == []
     next(stream)
-    assert len(read) <= 16
+    assert read == [0, 1]  # a pack is full when the next medium does not fit
 
 
 def test_no_media_give_no_packs():
     stream = pack_stream([], capacity=64)
     assert list(stream) == []
     assert stream.fill == 0.0
+
+
+def truncated(patches: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image(patches)).save(file, "PNG")
+    return file.getvalue()[:-400]
+
+
+def test_media_that_break_while_decoding_leave_their_space_empty():
+    media = [MEDIA[0], truncated(16), MEDIA[2], MEDIA[3], truncated(64), truncated(64), MEDIA[4]]
+    stream = pack_stream(media, capacity=64, dtype="uint8", on_error="skip")
+    packs = list(stream)
+    assert [sources(p) for p in packs] == [[0], [2], [3], [6]]
+    assert [f.index for f in stream.failures] == [1, 4, 5]
+    assert all(str(f.error).startswith(f"medias[{f.index}]: ") for f in stream.failures)
+    assert stream.fill == (32 + 24 + 64 + 8) / 256
+    for packed in packs:
+        batch = preprocess([media[i] for i in sources(packed)], dtype="uint8")
+        assert_bit_equal(packed.pixel_values, batch.pack(capacity=64).pixel_values, what=f"{sources(packed)}")
+    with pytest.raises(MediaError, match=r"^medias\[1\]: "):
+        list(pack_stream(media, capacity=64, dtype="uint8"))
+
+
+def test_full_packs_come_before_an_error():
+    stream = pack_stream([image(64), image(64), b"no image"], capacity=64, dtype="uint8")
+    assert sources(next(stream)) == [0]
+    with pytest.raises(MediaError, match=r"^medias\[2\]: "):
+        next(stream)
 
 
 @pytest.mark.parametrize("place", [0, 3, 11])

@@ -4,6 +4,8 @@ Each entry: whether the bits are those of one device, the result's partition spe
 call.
 """
 
+import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -39,6 +41,11 @@ FUNCTIONS = {
     "patchify": (lambda x: kjp.patchify(x, LUT), noise(8, 30, 57, 3)),
     "normalize": (lambda x: kjp.normalize(x, LUT, dtype="float16"), noise(8, 6, 3, 14, 14)),
     "composite": (lambda x: kjp.composite(x, config=kjp.KIMI_K3), noise(8, 30, 41, 4)),
+}
+# Functions of all examples at once: the sharded axis is one of their own.
+LEADING_AXES = {
+    "resize_bicubic": lambda x: kjp.resize_bicubic(x, height=70, width=160),
+    "patchify": lambda x: kjp.patchify(x, LUT),
 }
 # Every way with the function that contains the others, some with each of those.
 SOME = {
@@ -101,6 +108,31 @@ def main() -> None:
             with jax.set_mesh(mesh):
                 got = jax.vmap(function)(x)
             found[f"{name}, eager vmap in the mesh, {kind.name}"] = {"equal": bits(got) == bits(want)}
+    function, examples = FUNCTIONS["preprocess_frames"]
+    want = np.stack([np.asarray(function(x)) for x in examples])
+    for kinds in itertools.product((AxisType.Explicit, AxisType.Auto), repeat=2):
+        mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=kinds)
+        x = jax.device_put(examples, NamedSharding(mesh, P(("x", "y"))))
+        name = "-".join(kind.name for kind in kinds)
+        found[f"two axes, {name}"] = {"equal": bits(jax.jit(jax.vmap(function))(x)) == bits(want)}
+        over_x = jax.shard_map(jax.vmap(function), mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+        found[f"one of two axes manual, {name}"] = {"equal": bits(jax.jit(over_x)(x)) == bits(want)}
+    for name, function in LEADING_AXES.items():
+        mesh = jax.make_mesh((8,), ("x",))
+        x = jax.device_put(examples, NamedSharding(mesh, P("x")))
+        got = jax.jit(function)(x)
+        found[f"{name} of leading axes"] = {
+            "equal": bits(got) == bits(function(examples)) and got.sharding.spec[0] == "x"
+        }
+    batch = kjp.preprocess(list(noise(2, 50, 60, 3)), config=SMALL)
+    even = np.concatenate([batch.pixel_values, np.zeros((-len(batch.pixel_values) % 8, 3, 14, 14), np.float32)])
+    for kind in (AxisType.Explicit, AxisType.Auto):
+        rows = NamedSharding(jax.make_mesh((8,), ("x",), axis_types=(kind,)), P("x"))
+        packed = dataclasses.replace(batch, pixel_values=jax.device_put(even, rows)).pack(capacity=64)
+        found[f"pack, {kind.name}"] = {
+            "equal": bits(packed.pixel_values) == bits(batch.pack(capacity=64).pixel_values)
+            and packed.pixel_values.sharding == rows
+        }
     json.dump(found, sys.stdout)
 
 

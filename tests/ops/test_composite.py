@@ -1,4 +1,4 @@
-"""K3's background: every alpha, value and board byte; the board's squares; the numbers met in the field."""
+"""K3's background: every alpha, value and board byte; the board's squares; values reported by users."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def on(**background):
     return dataclasses.replace(KIMI_K3, transparent_bg_config=dataclasses.replace(SHIPPED, **background))
 
 
-def judged(rgba: np.ndarray, config) -> np.ndarray:
+def expected_rgb(rgba: np.ndarray, config) -> np.ndarray:
     return np.asarray(to_rgb(Image.fromarray(rgba), config.transparent_bg_config))
 
 
@@ -38,7 +38,7 @@ def test_every_pair_on_a_plain_board(pattern, board):
     config = on(pattern=pattern)
     got = composite(EVERY_PAIR, config=config)
     assert_bit_equal(got, blended(board), what=pattern)
-    assert_bit_equal(got, judged(EVERY_PAIR, config), what=f"{pattern}, judged")
+    assert_bit_equal(got, expected_rgb(EVERY_PAIR, config), what=f"{pattern}, reference")
 
 
 @pytest.mark.parametrize("top_left", [True, False])
@@ -54,7 +54,7 @@ def test_every_pair_on_both_cells(top_left, white, gray):
     got = composite(two_cells, config=config)
     even, odd = (white, gray) if top_left else (gray, white)
     assert_bit_equal(got, np.concatenate([blended(even), blended(odd)], axis=1), what="cells")
-    assert_bit_equal(got, judged(two_cells, config), what="cells, judged")
+    assert_bit_equal(got, expected_rgb(two_cells, config), what="cells, reference")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -64,14 +64,14 @@ def test_squares_in_every_mode(mode, top_left, square):
     config = on(chessboard_square_size=square, chessboard_square_on_top_left=top_left)
     rgba = np.random.default_rng(square).integers(0, 256, (45, 67, 4), np.uint8)
     got = MODES[mode](lambda x: composite(x, config=config))(rgba)
-    assert_bit_equal(got, judged(rgba, config), what=f"{square} {top_left}")
+    assert_bit_equal(got, expected_rgb(rgba, config), what=f"{square} {top_left}")
 
 
 def test_every_frame_has_the_same_board():
     frames = np.random.default_rng(0).integers(0, 256, (2, 3, 20, 31, 4), np.uint8)
     got = np.asarray(composite(frames, config=KIMI_K3))
     for i, j in np.ndindex(2, 3):
-        assert_bit_equal(got[i, j], judged(frames[i, j], KIMI_K3), what=f"{i, j}")
+        assert_bit_equal(got[i, j], expected_rgb(frames[i, j], KIMI_K3), what=f"{i, j}")
 
 
 def test_clear_pixels_show_the_board():

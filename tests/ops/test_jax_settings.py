@@ -161,6 +161,7 @@ calls = {
     "preprocess_frames": lambda: kjp.preprocess_frames(frames, config=kjp.KIMI_K25),
     "composite": lambda: kjp.composite(np.zeros((28, 28, 4), np.uint8), config=kjp.KIMI_K3),
     "unpatchify": lambda: kjp.unpatchify(patches, (1, 2, 2), lut),
+    "export_preprocess": lambda: kjp.export_preprocess(height=28, width=28, config="k3"),
 }
 pid = os.fork()
 if pid:

@@ -300,3 +300,31 @@ def test_bad_frames_are_seen_while_tracing():
 def test_bad_options(call, message):
     with pytest.raises(PlanError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"patch_size": 1500, "merge_kernel_size": 1}, (300, 40, 3)),
+        ({"patch_size": 2, "merge_kernel_size": 1, "in_patch_limit": 10**7}, (300, 300, 3)),
+        ({"patch_size": 1, "merge_kernel_size": 3}, (31, 47, 3)),
+        ({"patch_size": 7, "merge_kernel_size": 5, "in_patch_limit": 3}, (31, 47, 3)),
+        ({"in_patch_limit": 10**400, "patch_limit_on_one_side": 10**400}, (31, 47, 3)),
+        ({"in_patch_limit": 1, "patch_limit_on_one_side": 2}, (310, 470, 3)),
+        ({"in_patch_limit_video": 1, "temporal_merge_kernel_size": 10**400}, (9, 30, 47, 3)),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "x".join(map(str, value)),
+)
+def test_unusual_legal_configs_give_the_references_patches(options, shape):
+    config, frames = dataclasses.replace(CLIP, **options), noise(*shape)
+    assert_bit_equal(preprocess_frames(frames, config=config), reference_of(frames, config), what=f"{options}")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_patch_that_no_machine_can_hold_is_an_error():
+    for patch_size in (2**21, 2**31, 2**53, 10**400):
+        config = dataclasses.replace(KIMI_K25, patch_size=patch_size)
+        with pytest.raises(
+            PlanError, match=r"the padded frames would have shape .*, which is more than 2\*\*40 values"
+        ):
+            preprocess_frames(noise(28, 28, 3), config=config)

@@ -181,3 +181,17 @@ def test_bad_sizes(name, value):
     with pytest.raises(PlanError) as caught:
         resize_bicubic(np.zeros((4, 4, 3), np.uint8), **({"height": 2, "width": 2} | {name: value}))
     assert f"`{name}` is {value!r}; expected a positive whole number" in str(caught.value)
+
+
+@pytest.mark.parametrize("side", [2**22 + 1, 2**31, 2**53, 10**400])
+@pytest.mark.parametrize("name", ["height", "width"])
+def test_sides_whose_taps_take_gigabytes_are_errors(name, side):
+    frames = np.zeros((4, 4, 3), np.uint8)
+    with pytest.raises(PlanError, match=rf"`{name}` is .*; expected at most 4194304 pixels"):
+        resize_bicubic(frames, **({"height": 2, "width": 2} | {name: side}))
+    with pytest.raises(PlanError, match="the result would have shape"):
+        resize_bicubic(frames, height=2**22, width=2**22)
+    with pytest.raises(
+        PlanError, match=r"`frames` must have sides of at most 4194304 pixels; got uint8 \(4194305, 1, 1\)"
+    ):
+        resize_bicubic(np.zeros((2**22 + 1, 1, 1), np.uint8), height=2, width=2)
