@@ -3,12 +3,14 @@
     pip download sglang --no-deps -d wheels
     python tests/integrations/try_sglang_wheel.py wheels/sglang-*.whl
 
-SGLang need not be installed. The files of its Kimi K2.5 and K3 processors run as they are; the rest of it (server,
-kernels, transport) is an empty stand-in. Needs torch, without a GPU: SGLang then calls the checkpoint's processor, in
-whose place ours is put. Ids, counts, patches and grids of whole requests are compared with the rule of the checkpoint.
+SGLang need not be installed. Its loader of processors and the files of its Kimi K2.5 and K3 processors run as they are;
+the rest of it (server, kernels, transport) is an empty stand-in. Needs torch. Without a GPU, SGLang calls the
+checkpoint's processor, in whose place ours is put. Ids, counts, patches and grids of whole requests are compared with
+the rule of the checkpoint.
 """
 
 import importlib
+import json
 import sys
 import tempfile
 import types
@@ -24,10 +26,11 @@ from wheels import Wheel
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep.processor import KimiImageProcessor, KimiProcessor
+from kimi_jax_prep.processor import KimiProcessor, register
 
 FOLDER = "sglang.srt.multimodal.processors"
-REAL = (f"{FOLDER}.kimi_k25", f"{FOLDER}.kimi_k3", f"{FOLDER}.kimi_common")
+LOADER = "sglang.srt.utils.hf_transformers.processor"
+REAL = (f"{FOLDER}.kimi_k25", f"{FOLDER}.kimi_k3", f"{FOLDER}.kimi_common", LOADER)
 PAD = "<|media_pad|>"
 SPECIAL = ("<unk>", "<pad>", PAD, "<|media_begin|>", "<|media_content|>", "<|media_end|>", "<|kimi_image_placeholder|>")
 WORDS = ("what", "is", "this", "image", "x")
@@ -43,6 +46,13 @@ def fill(module: types.ModuleType) -> None:
         module.envs = types.SimpleNamespace(SGLANG_FORCE_CPU_IMAGE_PREPROCESSING=no, SGLANG_MM_SKIP_COMPUTE_HASH=no)
     elif module.__name__ == "sglang.srt.utils":
         module.is_cuda = lambda: False
+    elif module.__name__ == "sglang.srt.multimodal.customized_mm_processor_utils":
+        module._CUSTOMIZED_MM_PROCESSOR = {}
+    elif module.__name__ == "sglang.srt.utils.hf_transformers.common":
+        config = types.SimpleNamespace(model_type="kimi")
+        module.AutoConfig = types.SimpleNamespace(from_pretrained=lambda *_, **__: config)
+        module.resolve_runai_obj_uri = lambda name: name
+        module.get_tokenizer_from_processor = lambda processor: processor.tokenizer
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -63,9 +73,23 @@ def pictures() -> list[Image.Image]:
     return [*(picture(size) for size in SIZES), *modes]
 
 
-def wrapper_of(name: str, config: kjp.MediaProcConfig) -> Any:
+def loaded(name: str, config: kjp.MediaProcConfig, folder: Path) -> Any:
+    """What SGLang's loader returns for a checkpoint's folder while our classes are registered."""
+    auto_map = {"AutoImageProcessor": f"kimi_{name}.Vision", "AutoProcessor": f"kimi_{name}.Processor"}
+    values = {"media_proc_cfg": config.to_dict()["media_proc_cfg"], "auto_map": auto_map}
+    tok = tokenizer()
+    tok.chat_template = "{{ messages }}"
+    tok.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(values))
+    with register():
+        ours = importlib.import_module(LOADER).get_processor(str(folder), trust_remote_code=True)
+    print(f"{name}: SGLang's get_processor() returns {type(ours).__module__}.{type(ours).__name__}")
+    return ours
+
+
+def wrapper_of(name: str, ours: Any) -> Any:
     """SGLang's wrapper around our processor, made as its own class makes it."""
-    ours = KimiProcessor(KimiImageProcessor(config), tokenizer(), outputs="checkpoint")
+    assert type(ours) is KimiProcessor
     assert isinstance(ours.image_processor, BaseImageProcessor)
     assert ours.media_processor is ours.image_processor
     cfg = ours.media_processor.media_proc_cfg
@@ -87,8 +111,8 @@ def wanted_ids(name: str, tok: Any, images: list[Image.Image], counts: tuple[int
     return tok(f"what is {text} this")["input_ids"]
 
 
-def check(name: str, config: kjp.MediaProcConfig) -> None:
-    wrapper, images = wrapper_of(name, config), pictures()
+def check(name: str, config: kjp.MediaProcConfig, folder: Path) -> None:
+    wrapper, images = wrapper_of(name, loaded(name, config, folder)), pictures()
     tok, want = wrapper.tokenizer, reference.preprocess(images, config)
     text = f"what is {PAD * len(images)} this"
     ids = wanted_ids(name, tok, images, want.num_tokens)
@@ -127,8 +151,9 @@ def main(wheel: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Wheel(wheel, Path(folder), package="sglang", real=REAL, fill=fill)
         sys.path.insert(0, folder)
-        check("k25", kjp.KIMI_K25)
-        check("k3", kjp.KIMI_K3)
+        for name, config in (("k25", kjp.KIMI_K25), ("k3", kjp.KIMI_K3)):
+            with tempfile.TemporaryDirectory() as checkpoint:
+                check(name, config, Path(checkpoint))
 
 
 if __name__ == "__main__":
