@@ -1,4 +1,4 @@
-"""`KimiImageProcessor` where vLLM's Kimi K2.5 and K3 models take their image processor. Known to fit vLLM 0.33.
+"""`KimiImageProcessor` in place of the image processor of vLLM's Kimi K2.5 and K3 models.
 
 vLLM runs in several processes. `install` does its work in the one that calls it, and sets the environment variable
 `KIMI_JAX_PREP_VLLM=1`, with which vLLM's plugin loader calls `plugin` in every process that it starts.
@@ -8,25 +8,50 @@ import importlib
 import importlib.metadata
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 ENVIRONMENT_VARIABLE = "KIMI_JAX_PREP_VLLM"
-# Where vLLM 0.33 defines its class, and the models that have copied the name by the time they are imported.
-_SOURCE = "vllm.transformers_utils.processors.kimi_k25_vision_fused"
-_CLASS = "KimiK25FusedVisionProcessor"
-_K25, _K3 = "vllm.model_executor.models.kimi_k25", "vllm.models.kimi_k3.common.mm_preprocess"
-# With this the K2.5 model asks whether its class can be used; without numba it takes the checkpoint's.
-_QUESTION = "is_numba_available"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where some versions of vLLM keep what is replaced. Modules are written without the leading `vllm.`."""
+
+    versions: str
+    """That were tried."""
+    class_name: str
+    """The image processor."""
+    source: str
+    """Module that defines it."""
+    models: tuple[str, ...]
+    """Modules that import it from there, each under the same name."""
+    question: str
+    """Function that says whether the class can be used: without numba some models take the checkpoint's instead."""
+    question_source: str
+    askers: tuple[str, ...]
+    """Models that ask it."""
+
+
+LAYOUT = Layout(
+    versions="0.33 and 0.34",
+    class_name="KimiK25FusedVisionProcessor",
+    source="transformers_utils.processors.kimi_k25_vision_fused",
+    models=("model_executor.models.kimi_k25", "models.kimi_k3.common.mm_preprocess"),
+    question="is_numba_available",
+    question_source="utils.import_utils",
+    askers=("model_executor.models.kimi_k25",),
+)
 
 _replaced: list[tuple[ModuleType, str, Any]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A name in vLLM that means something of ours now."""
+    """A name in vLLM that now stands for an object of this library."""
 
     module: str
     name: str
@@ -36,15 +61,15 @@ class Replaced:
 def install() -> tuple[Replaced, ...]:
     """Have vLLM's K2.5 and K3 models use `KimiImageProcessor`. May be called again.
 
-    Processors that vLLM has made already stay as they are: call it before the engine is made.
+    Call it before the engine is made: processors that vLLM has made already stay as they are.
 
     Returns:
       What was replaced in this process, now or before.
 
     Raises:
       ImportError: vLLM is not installed, or itself fails to import; nothing was changed.
-      RuntimeError: this vLLM keeps its processor elsewhere, or its models do not take it from there; nothing was
-        changed.
+      RuntimeError: this vLLM keeps its processor elsewhere, or its models do not take it from there; the message says
+        where the name was found. Nothing was changed.
     """
     if not _replaced:
         for module, name, value in _replacements():
@@ -58,13 +83,13 @@ def install() -> tuple[Replaced, ...]:
 
 
 def uninstall() -> None:
-    """Put back what `install` replaced in this process, and start no further process with it."""
+    """Put back what `install` replaced in this process, and no longer install it in processes that vLLM starts."""
     if _replaced:
-        ours, theirs = getattr(_replaced[0][0], _CLASS), _replaced[0][2]
+        ours, theirs = getattr(_replaced[0][0], LAYOUT.class_name), _replaced[0][2]
         # Models that were imported since then have copied our class.
-        for model in (sys.modules.get(name) for name in (_K25, _K3)):
-            if model is not None and getattr(model, _CLASS, None) is ours:
-                setattr(model, _CLASS, theirs)
+        for model in (sys.modules.get(f"vllm.{name}") for name in LAYOUT.models):
+            if model is not None and getattr(model, LAYOUT.class_name, None) is ours:
+                setattr(model, LAYOUT.class_name, theirs)
     while _replaced:
         module, name, before = _replaced.pop()
         setattr(module, name, before)
@@ -78,7 +103,7 @@ def plugin() -> None:
 
 
 def _replacements() -> list[tuple[ModuleType, str, Any]]:
-    """Everything is looked up before anything is changed."""
+    """Modules, names in them, and what they are to mean. Everything is looked up before anything is changed."""
     try:
         vllm = importlib.import_module("vllm")
     except ModuleNotFoundError as err:
@@ -87,42 +112,54 @@ def _replacements() -> list[tuple[ModuleType, str, Any]]:
         raise ImportError("vLLM is not installed here; install it first: pip install vllm") from err
     from kimi_jax_prep.processor import KimiImageProcessor
 
-    has_numba = _module("vllm.utils.import_utils", _QUESTION).is_numba_available()
+    folder = Path(vllm.__path__[0])
+    has_numba = getattr(_module(folder, LAYOUT.question_source, LAYOUT.question), LAYOUT.question)()
     # Models that are imported later copy the name from where it is defined.
-    holders = [_SOURCE, *(name for name in (_K25, _K3) if name in sys.modules or (name == _K25 and not has_numba))]
-    found: list[tuple[ModuleType, str, Any]] = [(_module(name), _CLASS, KimiImageProcessor) for name in holders]
-    if not has_numba:
-        found.append((_module(_K25, _QUESTION), _QUESTION, _yes))
-    for name in (_K25, _K3):
-        _check_model(Path(vllm.__path__[0]), name)
+    imported = [name for name in LAYOUT.models if f"vllm.{name}" in sys.modules]
+    asking = [] if has_numba else list(LAYOUT.askers)
+    holders = [LAYOUT.source, *(name for name in LAYOUT.models if name in imported or name in asking)]
+    found: list[tuple[ModuleType, str, Any]] = [
+        (_module(folder, name, LAYOUT.class_name), LAYOUT.class_name, KimiImageProcessor) for name in holders
+    ]
+    found += [(_module(folder, name, LAYOUT.question), LAYOUT.question, _yes) for name in asking]
+    for name in LAYOUT.models:
+        _check_model(folder, name)
     return found
 
 
-def _module(name: str, attribute: str = _CLASS) -> ModuleType:
+def _module(folder: Path, name: str, attribute: str) -> ModuleType:
     try:
-        module = importlib.import_module(name)
+        module = importlib.import_module(f"vllm.{name}")
     except ModuleNotFoundError as err:
-        if err.name is None or not f"{name}.".startswith(f"{err.name}."):
+        if err.name is None or not f"vllm.{name}.".startswith(f"{err.name}."):
             raise  # something else that vLLM needs is missing
-        raise _another_layout(attribute, name) from err
+        raise _another_layout(folder, name, attribute) from err
     if not hasattr(module, attribute):
-        raise _another_layout(attribute, name)
+        raise _another_layout(folder, name, attribute)
     return module
 
 
 def _check_model(folder: Path, name: str) -> None:
     """The model takes its class from where it is replaced. Read, not imported: K3's would load its GPU kernels."""
-    file = folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
+    file = folder.joinpath(*name.split(".")).with_suffix(".py")
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    if _SOURCE not in text or _CLASS not in text:
-        raise _another_layout(_CLASS, name)
+    if f"vllm.{LAYOUT.source}" not in text or LAYOUT.class_name not in text:
+        raise _another_layout(folder, name, LAYOUT.class_name)
 
 
-def _another_layout(attribute: str, module: str) -> RuntimeError:
+def _another_layout(folder: Path, module: str, attribute: str) -> RuntimeError:
+    where = ", ".join(f"`{name}`" for name in _modules_with(folder, attribute)) or "no module"
     return RuntimeError(
-        f"vLLM {_version()} has no `{attribute}` in `{module}`: it is not laid out as vLLM 0.33, the one known "
-        "here. Nothing was changed."
+        f"vLLM {_version()} does not have `{attribute}` in `vllm.{module}` as vLLM {LAYOUT.versions} do; "
+        f"it names it in {where}. Nothing was changed."
     )
+
+
+def _modules_with(folder: Path, name: str) -> Iterator[str]:
+    """vLLM's modules whose source has this name, for whoever writes the next `Layout`."""
+    for file in sorted(folder.rglob("*.py")):
+        if name in file.read_text(encoding="utf-8", errors="replace"):
+            yield ".".join(("vllm", *file.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def _version() -> str:

@@ -6,7 +6,7 @@ until `register` is called.
 """
 
 from kimi_jax_prep.processor.image import KimiImageProcessor
-from kimi_jax_prep.processor.register import register
+from kimi_jax_prep.processor.register import register, unregister
 from kimi_jax_prep.processor.text import KimiInputs, KimiProcessor
 
-__all__ = ["KimiImageProcessor", "KimiInputs", "KimiProcessor", "register"]
+__all__ = ["KimiImageProcessor", "KimiInputs", "KimiProcessor", "register", "unregister"]

@@ -1,6 +1,6 @@
-"""The calling sequence of vLLM 0.33, whose wheel is too heavy for this suite: modules of its names stand in for it.
+"""The calls of vLLM 0.33 and 0.34. Their wheels are too large for this suite: modules of the same names replace them.
 
-`tests/try_vllm_wheel.py` runs the same against the files of the real wheel.
+`tests/integrations/try_vllm_wheel.py` runs the same against the files of the real wheel.
 """
 
 import copy
@@ -25,7 +25,7 @@ from kimi_jax_prep.processor import KimiImageProcessor
 
 K25, K3 = kjp.KIMI_K25, kjp.KIMI_K3
 SOURCE = "vllm.transformers_utils.processors.kimi_k25_vision_fused"
-# Modules of vLLM 0.33 and what of them matters here.
+# Modules of vLLM 0.33 and 0.34 and what of them matters here.
 FILES = {
     "vllm/__init__.py": "",
     "vllm/utils/__init__.py": "",
@@ -135,9 +135,9 @@ def assert_unchanged() -> None:
 @pytest.mark.parametrize("without", ["KimiK25FusedVisionProcessor", "is_numba_available"])
 def test_another_layout_is_an_error_that_changes_nothing(vllm, without):
     vllm(without=without)
-    with pytest.raises(RuntimeError, match=rf"vLLM .* has no `{without}` in `vllm\.") as caught:
+    with pytest.raises(RuntimeError, match=rf"vLLM .* does not have `{without}` in `vllm\.") as caught:
         integration.install()
-    assert "Nothing was changed" in str(caught.value)
+    assert "it names it in no module. Nothing was changed" in str(caught.value)
     assert_unchanged()
 
 
@@ -145,15 +145,18 @@ def test_another_layout_is_an_error_that_changes_nothing(vllm, without):
 def test_a_model_that_takes_its_processor_elsewhere_is_an_error_too(vllm, model):
     # The class is where it was, but replacing it there would do nothing for this model.
     vllm(without=SOURCE, only_in=model)
-    with pytest.raises(RuntimeError, match=rf"has no `KimiK25FusedVisionProcessor` in `vllm\..*{model[:-3]}`"):
+    other = next(name for name in MODELS if not name.endswith(model[:-3]))
+    with pytest.raises(RuntimeError, match=rf"have `KimiK25FusedVisionProcessor` in `vllm\..*{model[:-3]}`") as caught:
         integration.install()
+    assert f"`{SOURCE}`" in str(caught.value)  # where it was found
+    assert f"`{other}`" in str(caught.value)
     assert_unchanged()
 
 
 def test_a_module_that_is_gone_is_another_layout(vllm, tmp_path):
     vllm()
     (tmp_path / f"{SOURCE.replace('.', '/')}.py").unlink()
-    with pytest.raises(RuntimeError, match=rf"has no `KimiK25FusedVisionProcessor` in `{SOURCE}`"):
+    with pytest.raises(RuntimeError, match=rf"have `KimiK25FusedVisionProcessor` in `{SOURCE}`"):
         integration.install()
     assert_unchanged()
 

@@ -1,7 +1,7 @@
 """Run vLLM's own Kimi code, taken from its published wheel, around our image processor.
 
-    pip download "vllm==0.33.*" --no-deps -d wheels
-    python tests/try_vllm_wheel.py wheels/vllm-0.33.0-*.whl
+    pip download vllm --no-deps -d wheels
+    python tests/integrations/try_vllm_wheel.py wheels/vllm-*.whl
 
 vLLM need not be installed. Its files run as they are from the bytes of a picture to the tensors and tokens of a
 request: loader of images, parser, processors, the processing classes in the model files, loader of plugins, and the
@@ -12,15 +12,12 @@ of processed media is tried too.
 
 import base64
 import importlib
-import importlib.abc
-import importlib.machinery
 import io
 import itertools
 import os
 import sys
 import tempfile
 import types
-import zipfile
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,13 +28,14 @@ import torch
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import Kimi_K25Config, PreTrainedTokenizerFast
+from wheels import Wheel
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
 from kimi_jax_prep.integrations import vllm as integration
 from kimi_jax_prep.processor import KimiImageProcessor
 
-K25, K3, FUSED = integration._K25, integration._K3, integration._SOURCE
+K25, K3, FUSED = (f"vllm.{name}" for name in (*integration.LAYOUT.models, integration.LAYOUT.source))
 # What runs as it is; a name stands for everything below it too.
 REAL = (
     *(K25, K3, "vllm.envs", "vllm.plugins", "vllm.version", "vllm.model_executor.layers.fusion.mm_input_norm"),
@@ -51,71 +49,14 @@ REAL = (
 SPECIAL = ("<|media_pad|>", "<|kimi_image_placeholder|>", "<|media_begin|>", "<|media_content|>", "<|media_end|>")
 
 
-class AnyName(type):
-    """A class with every attribute, of which every subscript is itself."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return any_class(name)
-
-    def __getitem__(cls, item: Any) -> Any:
-        return cls
-
-
-class Anything(metaclass=AnyName):
-    """A base class, a decorator that changes nothing, a logger: what the stand-ins consist of."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return any_class(name)
-
-    def __call__(self, *args: Any) -> Any:
-        return args[0] if args else None
-
-
-def any_class(name: str) -> AnyName:
-    return AnyName(name, (Anything,), {})
-
-
-class StandIn(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        vars(self)[name] = any_class(name)
-        return vars(self)[name]
-
-
-class Wheel(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds vLLM's modules: those of `REAL` in the folder of the wheel, stand-ins for all others."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def find_spec(self, fullname: str, path: Any, _target: Any = None) -> Any:
-        if fullname.split(".")[0] != "vllm":
-            return None
-        if f"{fullname}.".startswith(tuple(f"{name}." for name in REAL)):
-            return importlib.machinery.PathFinder.find_spec(fullname, path)
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: Any) -> types.ModuleType:
-        module = StandIn(spec.name)
-        module.__path__ = [str(self.folder.joinpath(*spec.name.split(".")))]
-        return module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        # What the real files take from these modules and what counts here.
-        if module.__name__ == "vllm.multimodal.media":
-            module.MediaWithBytes = importlib.import_module("vllm.multimodal.media.base").MediaWithBytes
-        elif module.__name__ == "vllm.inputs":
-            module.mm_input = dict
-        elif module.__name__ == "vllm.model_executor.custom_op":
-            module.CustomOp = type("CustomOp", (torch.nn.Module,), {"register": lambda _: lambda cls: cls})
+def fill(module: types.ModuleType) -> None:
+    """What the real files take from stand-ins and what matters here."""
+    if module.__name__ == "vllm.multimodal.media":
+        module.MediaWithBytes = importlib.import_module("vllm.multimodal.media.base").MediaWithBytes
+    elif module.__name__ == "vllm.inputs":
+        module.mm_input = dict
+    elif module.__name__ == "vllm.model_executor.custom_op":
+        module.CustomOp = type("CustomOp", (torch.nn.Module,), {"register": lambda _: lambda cls: cls})
 
 
 def vllm(module: str, name: str) -> Any:
@@ -337,12 +278,8 @@ def device_table() -> None:
 def main(wheel: Path) -> None:
     if not find_spec("pybase64"):
         sys.modules["pybase64"] = base64  # the same functions
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
-        prefixes = tuple(name.replace(".", "/") for name in REAL)
-        names = [name for name in archive.namelist() if name.startswith(prefixes) and name.endswith(".py")]
-        archive.extractall(folder, names)
-        print(f"{wheel.name}: {len(names)} files")
-        sys.meta_path.insert(0, Wheel(Path(folder)))
+    with tempfile.TemporaryDirectory() as folder:
+        Wheel(wheel, Path(folder), package="vllm", real=REAL, fill=fill)
         check_places()
 
         integration.install()

@@ -1,5 +1,7 @@
 """In transformers 5: AutoImageProcessor, its Kimi_K25Processor, and outputs by its names, with its own classes."""
 
+import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -14,7 +16,7 @@ from bits import assert_bit_equal
 from datasets.fingerprint import Hasher
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoImageProcessor, Kimi_K25Processor, PreTrainedTokenizerFast
+from transformers import AutoImageProcessor, AutoProcessor, Kimi_K25Processor, PreTrainedTokenizerFast
 from transformers.image_utils import SizeDict
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 from transformers.processing_utils import ImagesKwargs
@@ -22,7 +24,7 @@ from transformers.utils import is_torchvision_available
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep.processor import KimiImageProcessor, register
+from kimi_jax_prep.processor import KimiImageProcessor, register, unregister
 from kimi_jax_prep.processor.keywords import CALL_KEYWORDS, KimiImageProcessorKwargs
 
 K25, K3 = kjp.KIMI_K25, kjp.KIMI_K3
@@ -41,10 +43,8 @@ PICTURES = [picture(100, 57), picture(30, 30, seed=1), picture(500, 400, seed=2)
 
 @pytest.fixture
 def registered():
-    original = AutoImageProcessor.__dict__["from_pretrained"]
-    register()
-    yield
-    AutoImageProcessor.from_pretrained = original
+    with register():
+        yield
 
 
 def checkpoint(folder: Path, config=K25, *, model_type: str = "kimi_k25", **keys) -> Path:
@@ -104,6 +104,75 @@ def test_auto_finds_kimis_folders_by_their_model_too(tmp_path, values, model_typ
     processor = AutoImageProcessor.from_pretrained(tmp_path, backend="jax")
     assert type(processor) is KimiImageProcessor
     assert (processor.config.in_patch_limit, processor.config.patch_limit_on_one_side) == (16384, 512)
+
+
+def test_register_says_what_it_replaced_and_is_undone():
+    before = {auto: vars(auto)["from_pretrained"] for auto in (AutoImageProcessor, AutoProcessor)}
+    unregister()  # not registered: nothing happens
+    with register() as done:
+        assert [(r.name, r.before) for r in done.replaced] == [
+            (f"{auto.__name__}.from_pretrained", f"{auto.__module__}.{auto.__name__}.from_pretrained")
+            for auto in before
+        ]
+        ours = {auto: vars(auto)["from_pretrained"] for auto in before}
+        assert all(ours[auto] is not before[auto] for auto in before)
+        with register() as again:  # inside of another one, it is not undone at the end
+            assert again.replaced == done.replaced
+        assert {auto: vars(auto)["from_pretrained"] for auto in before} == ours
+    assert {auto: vars(auto)["from_pretrained"] for auto in before} == before
+    register()
+    unregister()
+    assert {auto: vars(auto)["from_pretrained"] for auto in before} == before
+
+
+def test_what_others_put_around_ours_is_not_lost():
+    before = vars(AutoProcessor)["from_pretrained"]
+    register()
+    ours = vars(AutoProcessor)["from_pretrained"]
+
+    @functools.wraps(ours.__func__)
+    def another(cls, *args, **kwargs):
+        return ours.__func__(cls, *args, **kwargs)
+
+    AutoProcessor.from_pretrained = classmethod(another)
+    try:
+        register()  # finds ours below it
+        assert AutoProcessor.from_pretrained.__func__ is another
+        with pytest.raises(RuntimeError, match=r"`AutoProcessor\.from_pretrained` was replaced by .* undo that first"):
+            unregister()
+    finally:
+        AutoProcessor.from_pretrained = ours
+    unregister()
+    assert vars(AutoProcessor)["from_pretrained"] is before
+
+
+@pytest.mark.usefixtures("registered")
+def test_without_our_backend_image_processors_are_looked_up_as_before(tmp_path, monkeypatch):
+    values = {"image_processor_type": "Kimi_K25ImageProcessor", "max_patches": 16384}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(values))
+    asked = []
+    module = sys.modules["kimi_jax_prep.processor.register"]  # the package's attribute of that name is the function
+    monkeypatch.setattr(module, "_is_kimis_folder", lambda *_: asked.append(1) or True)
+    for backend in ({}, {"backend": "pil"}, {"backend": "torchvision"}, {"use_fast": False}):
+        with contextlib.suppress(ValueError):  # transformers' own needs torchvision
+            assert type(AutoImageProcessor.from_pretrained(tmp_path, **backend)) is not KimiImageProcessor
+    assert asked == []
+
+
+def test_a_broken_folder_is_transformers_to_report(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text("{")
+
+    def errors() -> list[str]:
+        found = []
+        for auto, backend in ((AutoImageProcessor, {"backend": "jax"}), (AutoProcessor, {})):
+            with pytest.raises((OSError, ValueError)) as caught:
+                auto.from_pretrained(tmp_path, **backend)
+            found.append(repr(caught.value))
+        return found
+
+    with register():
+        ours = errors()
+    assert ours == errors()
 
 
 @pytest.mark.usefixtures("registered")
