@@ -272,7 +272,7 @@ def test_transformers_lists_of_media():
 @pytest.mark.parametrize("as_object", [False, True])
 def test_vllm_passes_what_it_knows_of_frames(as_object, monkeypatch):
     # What `frames_indices` do to times is the business of `media`; here they must reach it.
-    from kimi_jax_prep.processor import assembly
+    from kimi_jax_prep.processor.call import assembly
 
     seen = []
 

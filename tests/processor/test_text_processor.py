@@ -520,6 +520,17 @@ def test_own_template_and_style_are_saved_too(tmp_path):
     assert changed.image_processor.config.in_patch_limit == 64
 
 
+def test_parts_of_a_folder_can_be_replaced(tmp_path):
+    processor(outputs="transformers").save_pretrained(tmp_path)
+    mine = KimiImageProcessor(in_patch_limit=64)
+    one = KimiProcessor.from_pretrained(tmp_path, image_processor=mine, tokenizer=TOKENIZER)
+    assert one.image_processor is mine
+    assert one.tokenizer is TOKENIZER
+    assert one.outputs == "transformers"
+    with pytest.raises(TypeError, match="'in_patch_limit': not beside `image_processor`"):
+        KimiProcessor.from_pretrained(tmp_path, image_processor=mine, in_patch_limit=64)
+
+
 def test_a_checkpoints_folder_is_read_and_saving_into_it_leaves_nothing_old(tmp_path):
     TOKENIZER.save_pretrained(tmp_path)
     KimiImageProcessor().save_pretrained(tmp_path)

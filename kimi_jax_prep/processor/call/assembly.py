@@ -6,11 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from kimi_jax_prep.batch import PatchBatch
-from kimi_jax_prep.errors import ConfigError, MediaError, TextError
-from kimi_jax_prep.processor.call import Call, added_ids, as_ids, as_texts, assistant_mask, checked_prompt, tokenized
-from kimi_jax_prep.processor.chat import ChatTemplates
+from kimi_jax_prep.errors import MediaError, TextError
+from kimi_jax_prep.processor.call.arguments import Call
+from kimi_jax_prep.processor.call.chat import ChatTemplates
+from kimi_jax_prep.processor.call.ids import (
+    added_ids,
+    as_ids,
+    as_texts,
+    assistant_mask,
+    checked_prompt,
+    known_id,
+    token_id,
+    tokenized,
+)
+from kimi_jax_prep.processor.call.medias import CallMedia, check_sampling, from_images_and_videos, from_medias
 from kimi_jax_prep.processor.image import KimiImageProcessor
-from kimi_jax_prep.processor.media_lists import CallMedia, from_images_and_videos, from_medias
 from kimi_jax_prep.text.placeholders import (
     K25,
     MEDIA_PAD,
@@ -45,27 +55,6 @@ class Prompt:
     """The assistant's, in characters of each text."""
     special: bool = False
     """Whether the tokenizer adds its own ids."""
-
-
-def known_id(tokenizer: Any, token: str) -> int | None:
-    """The id of a token, or None if the tokenizer does not know it."""
-    number = tokenizer.convert_tokens_to_ids(token)
-    return None if number == tokenizer.unk_token_id else number
-
-
-def token_id(tokenizer: Any, token: str) -> int:
-    """The id of a token.
-
-    Raises:
-      ConfigError: the tokenizer does not know it.
-    """
-    number = known_id(tokenizer, token)
-    if number is None:
-        raise ConfigError(
-            f"the tokenizer does not know `{token}`, so it is not Kimi's. Load the checkpoint's own, or add the token: "
-            f"tokenizer.add_special_tokens({{'additional_special_tokens': ['{token}']}})."
-        )
-    return number
 
 
 def kind_of(media: Any, i: int, style: PromptStyle) -> str:
@@ -169,6 +158,7 @@ class Assembly:
     def matched(self, marks: Sequence[Sequence[Mark]], media: CallMedia) -> tuple[list[tuple[Slot, ...]], PatchBatch]:
         """The media of each placeholder, and all patches. Wrong numbers are errors before any pixel is read."""
         kinds = [kind_of(one, i, self.style) for i, one in enumerate(media.flat)]
+        check_sampling(media.flat, self.call.sampling)
         listed = MediaList(kinds, media.runs)
         slots = None if may_be_expanded(marks) else match_marks(marks, listed, self.style, shares=media.shares)
         batch = self.image_processor.to_batch(media.flat, **self.call.overrides)
@@ -257,3 +247,17 @@ class Assembly:
             _, before = expanded(ids, pad_id, present, present=present)
             turns = stretched(turns, before, spans)
         return TokenRow(longer, spans, [1] * len(longer), turns)
+
+    def token_types(
+        self, rows: Sequence[TokenRow], slots: Slots, medias: Sequence[Any], batch: PatchBatch
+    ) -> list[list[int]]:
+        """For each id 1 where it stands for an image, 2 for a video or chunk, 0 for text: transformers' numbers."""
+        chunks = Counter(batch.sources)
+        types = []
+        for row, own in zip(rows, slots, strict=True):
+            kinds = [kind_of(medias[i], i, self.style) for slot in own for i in slot.medias for _ in range(chunks[i])]
+            values = [0] * len(row.ids)
+            for (start, end), kind in zip(row.spans, kinds, strict=True):
+                values[start:end] = [1 if kind == "image" else 2] * (end - start)
+            types.append(values)
+        return types
