@@ -522,7 +522,7 @@ def test_own_template_and_style_are_saved_too(tmp_path):
 
 def test_parts_of_a_folder_can_be_replaced(tmp_path):
     processor(outputs="transformers").save_pretrained(tmp_path)
-    mine = KimiImageProcessor(in_patch_limit=64)
+    mine = KimiImageProcessor(media_proc_cfg=K25, in_patch_limit=64)
     one = KimiProcessor.from_pretrained(tmp_path, image_processor=mine, tokenizer=TOKENIZER)
     assert one.image_processor is mine
     assert one.tokenizer is TOKENIZER

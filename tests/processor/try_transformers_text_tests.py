@@ -29,8 +29,8 @@ CANNOT: dict[str, str] = {
     "test_call_arguments_not_in_processor_kwargs": _TENSORS,
     "test_chat_template_message_objects": "media are taken out before a template is rendered, so it cannot print a URL",
     "test_kwargs_overrides_default_subprocessor_kwargs_0_images": _RESCALE,
-    "test_processor_with_multiple_inputs": "the test writes a video's placeholder and passes no video, since there is no "
-    "`video_processor`: the image processor takes both",
+    "test_processor_with_multiple_inputs": "the test writes a video's placeholder but passes no video, because there "
+    "is no `video_processor`: the image processor takes both",
     "test_structured_kwargs_nested_from_dict_0_images": _RESCALE,
     "test_subprocessor_defaults_preserved_by_kwargs_0_images": _RESCALE,
     "test_unstructured_kwargs_0_images": _RESCALE,
