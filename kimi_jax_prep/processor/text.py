@@ -25,12 +25,12 @@ from kimi_jax_prep.processor.call.ids import as_array, token_id
 from kimi_jax_prep.processor.dialects import OUTPUTS, TransformersNames, outputs_of_files
 from kimi_jax_prep.processor.image import KimiImageProcessor
 from kimi_jax_prep.processor.inputs import KimiInputs
-from kimi_jax_prep.processor.keywords import CONFIG_KEYS, OURS, TRANSFORMERS_OVERRIDES, refuse_misspelt
+from kimi_jax_prep.processor.keywords import ALIASES, CALL_KEYWORDS, CONFIG_KEYS, FIXED, OURS, refuse_misspelt
 from kimi_jax_prep.text.placeholders import MEDIA_PAD, STYLES
 from kimi_jax_prep.text.rows import padded
 
 _OWN_SETTINGS = ("chat_template", "prompt_style", "outputs")
-_IMAGE_SETTINGS = (*CONFIG_KEYS, *OURS, *TRANSFORMERS_OVERRIDES, "media_proc_cfg")
+_IMAGE_SETTINGS = {"media_proc_cfg", *CONFIG_KEYS, *OURS, *CALL_KEYWORDS, *ALIASES, *FIXED} - {"return_tensors"}
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
@@ -310,9 +310,11 @@ class KimiProcessor(TransformersNames):
         """
         image_processor, tokenizer = kwargs.pop("image_processor", None), kwargs.pop("tokenizer", None)
         own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
-        image = {name: kwargs.pop(name) for name in _IMAGE_SETTINGS if name in kwargs}
+        image = {name: kwargs.pop(name) for name in sorted(_IMAGE_SETTINGS & kwargs.keys())}
         hub = {name: kwargs[name] for name in _HUB if name in kwargs}
         refuse_misspelt(kwargs)
+        if kwargs.pop("video_processor", None) is not None:
+            raise TypeError("there is no `video_processor`: `image_processor` takes images and video.")
         if image_processor is not None and image:
             raise TypeError(f"{', '.join(map(repr, image))}: not beside `image_processor`, which has its own settings.")
         if image_processor is None:
