@@ -10,8 +10,9 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from kimi_jax_prep.checks import check_keywords, one_of
-from kimi_jax_prep.errors import ConfigError, MediaError, TextError
+from kimi_jax_prep.errors import ConfigError, TextError
 from kimi_jax_prep.media.encoded import encoded
+from kimi_jax_prep.media.items import Failures
 from kimi_jax_prep.processor.call.arguments import DEFAULT, read_call
 from kimi_jax_prep.processor.call.assembly import (
     Assembly,
@@ -32,6 +33,8 @@ from kimi_jax_prep.text.rows import padded
 _OWN_SETTINGS = ("chat_template", "prompt_style", "outputs")
 _IMAGE_SETTINGS = {"media_proc_cfg", *CONFIG_KEYS, *OURS, *CALL_KEYWORDS, *ALIASES, *FIXED} - {"return_tensors"}
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+# Keywords of transformers' `apply_chat_template` for what is not done here; False is what happens.
+_OFF_BY_DEFAULT = ("load_audio_from_video", "sanitize_control_tokens")
 
 
 class KimiProcessor(TransformersNames):
@@ -163,6 +166,8 @@ class KimiProcessor(TransformersNames):
             tokenizer=self.tokenizer,
             templates=None if messages is None else templates,
         )
+        if call.video_metadata is not None and videos is None:
+            raise TypeError("`video_metadata` goes with `videos`; a medium holds 'fps' and 'frames_indices' itself.")
         with_turns = bool(return_assistant_tokens_mask or return_labels)
         if messages is not None and text is None and input_ids is None:
             prompt = prompt_of_messages(messages, templates, call, with_turns=with_turns)
@@ -212,6 +217,9 @@ class KimiProcessor(TransformersNames):
         """
         if chat_template is not None:
             kwargs["chat_template"] = chat_template
+        for name in _OFF_BY_DEFAULT:
+            if not kwargs.get(name, True):
+                del kwargs[name]
         if tokenize:
             inputs = self(messages=conversation, **kwargs, **(processor_kwargs or {}))
             if return_dict is None:
@@ -240,24 +248,24 @@ class KimiProcessor(TransformersNames):
 
         Raises:
           MediaError: with the index of the medium at fault; also a video for Kimi-K3.
+          Others: as `kimi_jax_prep.media.open_media`, with the index.
         """
         updated: list[Any] = []
         prompts: list[str] = []
+        failures = Failures(skip=False)
         for i, media in enumerate(medias):
             kind = kind_of(media, i, self.style)
-            try:
+            with failures.about(i):
                 if kind == "video":
                     chunks = self.image_processor.split_video_chunks(media)
                     updated += chunks
                     prompts.append("".join(chunk["prompt"] for chunk in chunks))
-                    continue
-                if kind == "image" and self.style.image_placeholder is not None:
-                    media = _readable_again(media)
-                    size = self.image_processor.image_size(media)
+                elif kind == "image" and self.style.image_placeholder is not None:
+                    updated.append(_readable_again(media))
+                    size = self.image_processor.image_size(updated[-1])
                     prompts.append(self.image_processor.make_image_prompt(*size))
-            except MediaError as err:
-                raise type(err)(f"medias[{i}]: {err}") from err
-            updated.append(media)
+                else:
+                    updated.append(media)
         return updated, prompts
 
     def update_raw_text(self, text: str, prompts: Sequence[str]) -> str:

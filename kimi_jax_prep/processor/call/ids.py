@@ -1,6 +1,7 @@
 """Texts and token ids of a call: what the caller passes, and what the tokenizer makes of it."""
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,15 +75,21 @@ def as_ids(input_ids: Any, attention_mask: Any) -> list[list[int]]:
 
 
 def _as_rows(name: str, values: Any) -> list[list[int]]:
-    if hasattr(values, "tolist"):  # arrays of NumPy, JAX and torch
-        values = values.tolist()
-    if isinstance(values, list | tuple):
-        rows = [value.tolist() if hasattr(value, "tolist") else value for value in values]
-        if rows and all(isinstance(value, int) for value in rows):
-            rows = [rows]
-        if all(isinstance(row, list | tuple) and all(isinstance(value, int) for value in row) for row in rows):
-            return [list(row) for row in rows]
+    rows = _listed(values)
+    if isinstance(rows, list | tuple) and not any(isinstance(row, str | bytes) for row in rows):
+        try:
+            rows = [_listed(row) for row in rows]
+            if rows and not any(isinstance(row, list | tuple) for row in rows):
+                rows = [rows]
+            return [[operator.index(_listed(value)) for value in row] for row in rows]
+        except TypeError:  # no list, or no whole numbers
+            pass
     raise TypeError(f"`{name}` is a list of ints, a list of lists, or an integer array; got {type(values).__name__}.")
+
+
+def _listed(values: Any) -> Any:
+    """Arrays of NumPy, JAX and torch as lists."""
+    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def as_array(rows: Sequence[Sequence[int]]) -> np.ndarray:
