@@ -8,34 +8,36 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import AutoTokenizer
-from transformers.processing_utils import ProcessorMixin
 
 from kimi_jax_prep.checks import check_keywords, one_of
-from kimi_jax_prep.errors import ConfigError, MediaError, TextError
+from kimi_jax_prep.errors import ConfigError, TextError
 from kimi_jax_prep.media.encoded import encoded
-from kimi_jax_prep.processor.assembly import (
+from kimi_jax_prep.media.items import Failures
+from kimi_jax_prep.processor.call.arguments import DEFAULT, read_call
+from kimi_jax_prep.processor.call.assembly import (
     Assembly,
     kind_of,
     media_of_call,
     prompt_of_messages,
     prompt_of_text,
-    token_id,
 )
-from kimi_jax_prep.processor.call import DEFAULT, as_array, read_call
-from kimi_jax_prep.processor.chat import TEMPLATE_KEYWORDS, ChatTemplates
-from kimi_jax_prep.processor.dialects import OUTPUTS, outputs_of_files
+from kimi_jax_prep.processor.call.chat import TEMPLATE_KEYWORDS, ChatTemplates
+from kimi_jax_prep.processor.call.ids import as_array, token_id
+from kimi_jax_prep.processor.dialects import OUTPUTS, TransformersNames, outputs_of_files
 from kimi_jax_prep.processor.image import KimiImageProcessor
 from kimi_jax_prep.processor.inputs import KimiInputs
-from kimi_jax_prep.processor.keywords import CONFIG_KEYS, OURS, TRANSFORMERS_OVERRIDES, refuse_misspelt
-from kimi_jax_prep.text.placeholders import K3, K25, MEDIA_PAD, STYLES, PromptStyle
+from kimi_jax_prep.processor.keywords import ALIASES, CALL_KEYWORDS, CONFIG_KEYS, FIXED, OURS, refuse_misspelt
+from kimi_jax_prep.text.placeholders import MEDIA_PAD, STYLES
 from kimi_jax_prep.text.rows import padded
 
 _OWN_SETTINGS = ("chat_template", "prompt_style", "outputs")
-_IMAGE_SETTINGS = (*CONFIG_KEYS, *OURS, *TRANSFORMERS_OVERRIDES, "media_proc_cfg")
+_IMAGE_SETTINGS = {"media_proc_cfg", *CONFIG_KEYS, *OURS, *CALL_KEYWORDS, *ALIASES, *FIXED} - {"return_tensors"}
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+# Keywords of transformers' `apply_chat_template` for what is not done here; False is what happens.
+_OFF_BY_DEFAULT = ("load_audio_from_video", "sanitize_control_tokens")
 
 
-class KimiProcessor(ProcessorMixin):
+class KimiProcessor(TransformersNames):
     """Text and media to `input_ids`, `attention_mask`, `pixel_values` and `grid_thws`.
 
     Args:
@@ -78,18 +80,6 @@ class KimiProcessor(ProcessorMixin):
         return self.image_processor
 
     @property
-    def style(self) -> PromptStyle:
-        """Which placeholders and prompts are used."""
-        if self.prompt_style is not None:
-            return STYLES[self.prompt_style]
-        return K25 if self.image_processor.config.transparent_bg_config is None else K3
-
-    @property
-    def media_pad_token_id(self) -> int:
-        """The id that stands for a medium, or for each of its tokens."""
-        return token_id(self.tokenizer, MEDIA_PAD)
-
-    @property
     def model_input_names(self) -> list[str]:
         """Keys of the outputs."""
         names = self.image_processor.input_names(OUTPUTS[self.outputs].names)
@@ -111,11 +101,9 @@ class KimiProcessor(ProcessorMixin):
         attention_mask: Any = None,
         images: Any = None,
         videos: Any = None,
-        audio: None = None,
-        video_metadata: Any = None,
         expand: bool | None = None,
-        return_assistant_tokens_mask: bool = False,
-        return_labels: bool = False,
+        return_assistant_tokens_mask: bool | None = None,
+        return_labels: bool | None = None,
         **kwargs: Any,
     ) -> KimiInputs:
         """One batch of model inputs.
@@ -140,8 +128,6 @@ class KimiProcessor(ProcessorMixin):
             for each text. They take the placeholders of their kind in order. A list of pictures is the frames of one
             video. With `outputs="checkpoint"` such a call returns what "transformers" says, since the checkpoint's
             processor has no such arguments.
-          video_metadata: for each of `videos` a mapping or object with `fps` (of the source) and `frames_indices`.
-          audio: None.
           expand: whether an image or chunk has as many `<|media_pad|>` ids as tokens. With False there is one, which
             the checkpoint's own model and vLLM replace by themselves. By default what `outputs` says.
           return_assistant_tokens_mask: also `assistant_masks`, 1 for what the assistant says in `messages`. The
@@ -151,8 +137,10 @@ class KimiProcessor(ProcessorMixin):
           **kwargs: of lengths, by the words of transformers' tokenizers: `padding`, `truncation`, `max_length`,
             `pad_to_multiple_of`, `padding_side`, `truncation_side`, `add_special_tokens` (they count expanded ids). Of
             templates: `add_generation_prompt`, `continue_final_message`, `tools`, `documents`, `chat_template`, the
-            variables that the template reads, and a dict `chat_template_kwargs` of them. Others as for the image
-            processor. `text_kwargs`, `images_kwargs`, `videos_kwargs` and `common_kwargs` hold the same keywords.
+            variables that the template reads, and a dict `chat_template_kwargs` of them. Of videos: `video_metadata`,
+            for each of `videos` a mapping or object with `fps` (of the source) and `frames_indices`. Others as for the
+            image processor. `return_mm_token_type_ids=True` adds `mm_token_type_ids`: 1 for images, 2 for videos, 0
+            for text. `text_kwargs`, `images_kwargs`, `videos_kwargs` and `common_kwargs` hold the same keywords.
 
         Returns:
           `input_ids` and `attention_mask`, (texts, length) int64 or lists; the image processor's outputs if there are
@@ -161,14 +149,13 @@ class KimiProcessor(ProcessorMixin):
         Raises:
           TextError: placeholders and media differ in number or order, whoever wrote them: a `<|media_pad|>` in a user's
             text is counted too. Also a length that would cut a medium.
-          PlanError: an impossible length or side; texts of several lengths without padding for one array.
+          PlanError: an impossible length or side; texts of several lengths without padding for one array; another
+            sampling of frames than the checkpoint's; a keyword that is given twice.
           ConfigError: no chat template, or one without marks for the assistant's turns; a tokenizer that does not know
             `<|media_pad|>`.
           TypeError: an unknown keyword; media by two names.
           Others: as `KimiImageProcessor.preprocess`, with indices into the media of all texts, one after another.
         """
-        if audio is not None:
-            raise TypeError("`audio` is not supported: the model takes images and video.")
         by_kind = images is not None or videos is not None
         templates = ChatTemplates(self.chat_template, self.tokenizer)
         call = read_call(
@@ -179,14 +166,16 @@ class KimiProcessor(ProcessorMixin):
             tokenizer=self.tokenizer,
             templates=None if messages is None else templates,
         )
-        with_turns = return_assistant_tokens_mask or return_labels
+        if call.video_metadata is not None and videos is None:
+            raise TypeError("`video_metadata` goes with `videos`; a medium holds 'fps' and 'frames_indices' itself.")
+        with_turns = bool(return_assistant_tokens_mask or return_labels)
         if messages is not None and text is None and input_ids is None:
             prompt = prompt_of_messages(messages, templates, call, with_turns=with_turns)
         else:
             prompt = prompt_of_text(messages, text, input_ids, attention_mask, call, with_turns=with_turns)
         assembly = Assembly(self.image_processor, self.tokenizer, self.style, call)
         marks = assembly.marks(prompt)
-        media = media_of_call(prompt, marks, medias, (images, videos, video_metadata) if by_kind else None)
+        media = media_of_call(prompt, marks, medias, (images, videos, call.video_metadata) if by_kind else None)
         slots, batch = assembly.matched(marks, media)
         rows = assembly.rows(prompt, slots, media.flat, batch)
         rows = padded(rows, call.lengths, self.tokenizer.pad_token_id)
@@ -195,6 +184,8 @@ class KimiProcessor(ProcessorMixin):
             data["assistant_masks"] = [row.assistant for row in rows]
         if return_labels:
             data["labels"] = [row.labels for row in rows]
+        if call.token_types:
+            data["mm_token_type_ids"] = assembly.token_types(rows, slots, media.flat, batch)
         if not call.as_lists:
             data = {name: call.convert(as_array(value)) for name, value in data.items()}
         if media.flat:
@@ -217,7 +208,8 @@ class KimiProcessor(ProcessorMixin):
         Args:
           conversation: messages, or a list of such lists.
           chat_template: a template, or the name of one where there are several.
-          return_dict: False for `input_ids` alone. By default, and with True, all inputs: nothing is lost.
+          return_dict: whether to return all inputs, or `input_ids` alone. True by default, but False with
+            `outputs="transformers"`, as there.
           processor_kwargs: further keywords of the call.
           **kwargs: the same; also the variables that the template reads.
 
@@ -225,9 +217,14 @@ class KimiProcessor(ProcessorMixin):
         """
         if chat_template is not None:
             kwargs["chat_template"] = chat_template
+        for name in _OFF_BY_DEFAULT:
+            if not kwargs.get(name, True):
+                del kwargs[name]
         if tokenize:
             inputs = self(messages=conversation, **kwargs, **(processor_kwargs or {}))
-            return inputs["input_ids"] if return_dict is False else inputs
+            if return_dict is None:
+                return_dict = self.outputs != "transformers"
+            return inputs if return_dict else inputs["input_ids"]
         templates = ChatTemplates(self.chat_template, self.tokenizer)
         options = {name: kwargs.pop(name) for name in TEMPLATE_KEYWORDS if name in kwargs}
         for name in ("return_tensors", "return_assistant_tokens_mask"):  # without ids there is nothing to return
@@ -251,24 +248,24 @@ class KimiProcessor(ProcessorMixin):
 
         Raises:
           MediaError: with the index of the medium at fault; also a video for Kimi-K3.
+          Others: as `kimi_jax_prep.media.open_media`, with the index.
         """
         updated: list[Any] = []
         prompts: list[str] = []
+        failures = Failures(skip=False)
         for i, media in enumerate(medias):
             kind = kind_of(media, i, self.style)
-            try:
+            with failures.about(i):
                 if kind == "video":
                     chunks = self.image_processor.split_video_chunks(media)
                     updated += chunks
                     prompts.append("".join(chunk["prompt"] for chunk in chunks))
-                    continue
-                if kind == "image" and self.style.image_placeholder is not None:
-                    media = _readable_again(media)
-                    size = self.image_processor.image_size(media)
+                elif kind == "image" and self.style.image_placeholder is not None:
+                    updated.append(_readable_again(media))
+                    size = self.image_processor.image_size(updated[-1])
                     prompts.append(self.image_processor.make_image_prompt(*size))
-            except MediaError as err:
-                raise type(err)(f"medias[{i}]: {err}") from err
-            updated.append(media)
+                else:
+                    updated.append(media)
         return updated, prompts
 
     def update_raw_text(self, text: str, prompts: Sequence[str]) -> str:
@@ -309,9 +306,9 @@ class KimiProcessor(ProcessorMixin):
 
         Args:
           pretrained_model_name_or_path: as for `KimiImageProcessor.from_pretrained`, with a tokenizer beside.
-          **kwargs: `chat_template`, `prompt_style`, `outputs`; what `KimiImageProcessor.from_pretrained` takes; all
-            others are for `AutoTokenizer.from_pretrained`, such as `trust_remote_code=True`, which runs the tokenizer's
-            code only.
+          **kwargs: `image_processor`, `tokenizer`, in place of the folder's; `chat_template`, `prompt_style`, and
+            `outputs`; what `KimiImageProcessor.from_pretrained` takes. All others are for
+            `AutoTokenizer.from_pretrained`, such as `trust_remote_code=True`, which runs the tokenizer's code only.
 
         Returns:
           A processor whose `outputs`, unless given, are those of the class that the folder names: "checkpoint" for its
@@ -319,12 +316,19 @@ class KimiProcessor(ProcessorMixin):
 
         Raises: as `KimiImageProcessor.from_pretrained` and `AutoTokenizer.from_pretrained`.
         """
+        image_processor, tokenizer = kwargs.pop("image_processor", None), kwargs.pop("tokenizer", None)
         own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
-        image = {name: kwargs.pop(name) for name in _IMAGE_SETTINGS if name in kwargs}
+        image = {name: kwargs.pop(name) for name in sorted(_IMAGE_SETTINGS & kwargs.keys())}
         hub = {name: kwargs[name] for name in _HUB if name in kwargs}
         refuse_misspelt(kwargs)
-        image_processor = KimiImageProcessor.from_pretrained(pretrained_model_name_or_path, **hub, **image)
-        tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **kwargs)
+        if kwargs.pop("video_processor", None) is not None:
+            raise TypeError("there is no `video_processor`: `image_processor` takes images and video.")
+        if image_processor is not None and image:
+            raise TypeError(f"{', '.join(map(repr, image))}: not beside `image_processor`, which has its own settings.")
+        if image_processor is None:
+            image_processor = KimiImageProcessor.from_pretrained(pretrained_model_name_or_path, **hub, **image)
+        if tokenizer is None:
+            tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **kwargs)
         saved, _ = cls.get_processor_dict(pretrained_model_name_or_path, **hub)
         if saved.get("processor_class") != cls.__name__:
             files = {

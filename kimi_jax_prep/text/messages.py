@@ -1,5 +1,6 @@
 """Chat messages: their media are taken out in order, so that the chat template renders text alone."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,20 @@ _KEYS = {
 }
 # What else a video's part may say about its frames; it goes with the medium.
 _ABOUT_VIDEO = ("fps", "frames_indices", "video_metadata")
+
+
+def as_mapping(value: Any) -> Any:
+    """Messages and parts that are dataclasses or pydantic models, as dicts of those fields that are not None.
+
+    Others as they are.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    elif isinstance(names := getattr(type(value), "model_fields", None), Mapping):  # pydantic's models
+        fields = [(name, getattr(value, name)) for name in names]
+    else:
+        return value
+    return {name: content for name, content in fields if content is not None}
 
 
 def is_batch(messages: Any) -> bool:
@@ -39,7 +54,7 @@ def split_messages(messages: Any) -> tuple[list[dict[str, Any]], list[Any]]:
         raise TextError(f"a conversation is a list of at least one message; got {type(messages).__name__}.")
     slim: list[dict[str, Any]] = []
     medias: list[Any] = []
-    for k, message in enumerate(messages):
+    for k, message in enumerate(map(as_mapping, messages)):
         if not isinstance(message, Mapping):
             raise TextError(f"messages[{k}] is a {type(message).__name__}; expected a dict with 'role' and 'content'.")
         content = message.get("content")
@@ -52,7 +67,7 @@ def split_messages(messages: Any) -> tuple[list[dict[str, Any]], list[Any]]:
 def _split_parts(parts: Sequence[Any], medias: list[Any]) -> list[Any]:
     slim: list[Any] = []
     run: list[Any] | None = None
-    for part in parts:
+    for part in map(as_mapping, parts):
         kind = _kind(part)
         if kind != "video_chunk":
             run = None

@@ -272,7 +272,7 @@ def test_transformers_lists_of_media():
 @pytest.mark.parametrize("as_object", [False, True])
 def test_vllm_passes_what_it_knows_of_frames(as_object, monkeypatch):
     # What `frames_indices` do to times is the business of `media`; here they must reach it.
-    from kimi_jax_prep.processor import assembly
+    from kimi_jax_prep.processor.call import assembly
 
     seen = []
 
@@ -297,6 +297,8 @@ def test_vllm_passes_what_it_knows_of_frames(as_object, monkeypatch):
         with pytest.raises(kjp.MediaError, match="seen"):
             one(**call)
         assert seen == [want]
+    with pytest.raises(TypeError, match="`video_metadata` goes with `videos`; a medium holds 'fps'"):
+        one(text=VIDEO, medias=[want], video_metadata=[metadata])
     with pytest.raises(kjp.TextError, match="`video_metadata` has 2 entries for 1 videos"):
         one(text=VIDEO, videos=[frames], video_metadata=[metadata, metadata])
 
@@ -353,6 +355,62 @@ def test_without_a_folder_nobodys_place_is_taken(tmp_path):
         kjp.ConfigError, match="`outputs` is 'vllm'; expected one of None, 'checkpoint', 'transformers'"
     ):
         processor(outputs="vllm")
+
+
+def test_vllm_asks_transformers_processors_for_counts():
+    one = processor(outputs="transformers")
+    assert (one.image_token, one.image_token_id) == (PAD, PAD_ID)
+    assert (one.video_token, one.video_token_id) == (VIDEO, VIDEO_ID)
+    assert processor(K3).video_token is processor(K3).video_token_id is None
+    counts = one._get_num_multimodal_tokens(image_sizes=[(57, 100), (64, 29)], video_sizes=[(6, 30, 40)])
+    want = reference.preprocess(IMAGES, K25)
+    assert counts["num_image_tokens"] == list(want.num_tokens)
+    assert counts["num_image_patches"] == want.grid_thws.prod(1).tolist()
+    got = one(text=VIDEO, videos=film(6)["video"])
+    assert counts["num_video_tokens"] == [got["input_ids"][0].count(VIDEO_ID)]
+    small = one._get_num_multimodal_tokens(image_sizes=[(400, 600)], in_patch_limit=64)
+    ids = one(text=IMAGE, images=picture(600, 400), in_patch_limit=64)["input_ids"][0]
+    assert small["num_image_tokens"] == [ids.count(PAD_ID)]
+
+
+def test_arrays_of_several_media():
+    one = processor(outputs="transformers")
+    pictures = np.stack([np.asarray(picture(seed=k)) for k in range(2)])
+    videos = np.stack([np.stack([np.asarray(frame) for frame in film(3)["video"]])] * 2)
+    got = one(text=f"{IMAGE}{IMAGE}{VIDEO}{VIDEO}", images=pictures, videos=videos)
+    want = one(text=f"{IMAGE}{IMAGE}{VIDEO}{VIDEO}", images=list(pictures), videos=list(videos))
+    assert got["input_ids"] == want["input_ids"]
+    assert len(got["image_grid_thw"]) == len(got["video_grid_thw"]) == 2
+    # Pads that are there already stand for one picture.
+    count = reference.preprocess(IMAGES[:1], K25).num_tokens[0]
+    text = f"{VIDEO}{IMAGE.replace(PAD, PAD * count)}{VIDEO}"
+    got = one(text=text, images=IMAGES[:1], videos=[film(2), chunks_of(film(6))])
+    assert got["input_ids"][0].count(PAD_ID) == count
+
+
+def test_errors_of_media_say_which(tmp_path):
+    one = processor(outputs="checkpoint")
+    with pytest.raises(FileNotFoundError, match=r"medias\[1\]"):
+        one.preprocess_medias([IMAGES[0], {"type": "video", "video": tmp_path / "none.mp4"}])
+    with pytest.raises(FileNotFoundError, match=r"medias\[0\]"):
+        processor(K3).preprocess_medias([tmp_path / "none.png"])
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_k3_media_are_readable_after_preprocess_medias(wrapped):
+    import io
+
+    class Response(io.BytesIO):
+        def seek(self, *_):
+            raise OSError("not seekable")
+
+    stream = io.BytesIO()
+    IMAGES[0].save(stream, "PNG")
+    medium = Response(stream.getvalue())
+    proc = processor(K3, outputs="checkpoint")
+    updated, prompts = proc.preprocess_medias([{"type": "image", "image": medium} if wrapped else medium])
+    assert prompts == [prompt(K3, IMAGES[0])]
+    assert_pixels(proc.image_processor.preprocess(updated), IMAGES[:1], K3)
 
 
 def test_the_checkpoints_arguments_by_position():

@@ -92,6 +92,10 @@ def test_ids_stand_for_a_text(kind):
     assert got.media_spans == want.media_spans
     for name in want:
         assert_bit_equal(got[name], want[name], what=name)
+    assert (
+        processor()(input_ids=list(map(np.int64, ids)), medias=[WIDE, TALL])["input_ids"] == want["input_ids"].tolist()
+    )
+    assert processor()(input_ids=[np.array(ids)], medias=[WIDE, TALL])["input_ids"] == want["input_ids"].tolist()
     again = processor()(input_ids=got["input_ids"], medias=[WIDE, TALL], return_tensors="np")
     assert again["input_ids"].tolist() == want["input_ids"].tolist()
 

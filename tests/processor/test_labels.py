@@ -1,5 +1,7 @@
 """Supervised fine-tuning: what the assistant says is learned, media and padding are not."""
 
+import dataclasses
+
 import pytest
 from small_kimi import IMAGE, PAD_ID, SPECIAL, TEMPLATE, TOKENIZER, VIDEO, film, make_tokenizer, picture, processor
 from transformers import PreTrainedTokenizerFast
@@ -159,10 +161,55 @@ def test_parts_hold_media_under_transformers_keys(key, tmp_path):
             processor()(messages=messages)
 
 
+def test_sampling_is_the_checkpoints():
+    one = processor()
+    frames = film(5)["video"]
+    want = one(text=VIDEO, videos=frames)
+    assert one(text=VIDEO, videos=frames, do_sample_frames=False)["input_ids"] == want["input_ids"]
+    assert (
+        one(text=IMAGE, images=picture(), num_frames=2, fps=None)["input_ids"]
+        == one(text=IMAGE, images=picture())["input_ids"]
+    )
+    for options in ({"num_frames": 2}, {"fps": 1}, {"do_sample_frames": True}):
+        with pytest.raises(kjp.PlanError, match=r"the config's `sample_fps` decides"):
+            one(text=VIDEO, videos=frames, **options)
+    with pytest.raises(kjp.PlanError, match="do_sample_frames=False: the config's"):
+        one(text=VIDEO, medias=[film(5)], do_sample_frames=False)
+
+
+def test_types_of_tokens_tell_images_from_videos():
+    got = processor()(text=f"a{IMAGE}{VIDEO}", medias=[picture(100, 57), film(2)], return_mm_token_type_ids=True)
+    (types,), (ids,) = got["mm_token_type_ids"], got["input_ids"]
+    (a, b), (c, d) = got.media_spans[0]
+    assert len(types) == len(ids)
+    assert types[a:b] == [1] * 12
+    assert types[c:d] == [2] * 4
+    assert sum(types) == 12 + 2 * 4
+
+
+def test_messages_may_be_dataclasses():
+    @dataclasses.dataclass
+    class Part:
+        type: str
+        image: object = None
+        text: str | None = None
+
+    @dataclasses.dataclass
+    class Message:
+        role: str
+        content: list
+        tool_calls: list | None = None
+
+    parts = [Part("image", image=picture()), Part("text", text="what?")]
+    dicts = [{"type": "image", "image": picture()}, {"type": "text", "text": "what?"}]
+    got = processor()(messages=[Message("user", parts)])
+    assert got["input_ids"] == processor()(messages=[{"role": "user", "content": dicts}])["input_ids"]
+
+
 def test_keywords_in_groups():
     one, image = processor(), picture(600, 400)
     want = one(text=[IMAGE, "x"], medias=[image], padding=True, in_patch_limit=64)
     got = one(text=[IMAGE, "x"], medias=[image], text_kwargs={"padding": True}, images_kwargs={"in_patch_limit": 64})
     assert got["input_ids"] == want["input_ids"]
-    with pytest.raises(TypeError, match="'padding' is given twice, once in `text_kwargs`"):
+    with pytest.raises(kjp.PlanError, match="'padding' is given twice, once in `text_kwargs`"):
         one(text="x", padding=True, text_kwargs={"padding": True})

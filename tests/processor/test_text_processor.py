@@ -520,6 +520,28 @@ def test_own_template_and_style_are_saved_too(tmp_path):
     assert changed.image_processor.config.in_patch_limit == 64
 
 
+def test_parts_of_a_folder_can_be_replaced(tmp_path):
+    processor(outputs="transformers").save_pretrained(tmp_path)
+    mine = KimiImageProcessor(media_proc_cfg=K3)
+    one = KimiProcessor.from_pretrained(tmp_path, image_processor=mine, tokenizer=TOKENIZER)
+    assert one.image_processor is mine
+    assert one.tokenizer is TOKENIZER
+    assert one.outputs == "transformers"
+    with pytest.raises(TypeError, match="'in_patch_limit': not beside `image_processor`"):
+        KimiProcessor.from_pretrained(tmp_path, image_processor=mine, in_patch_limit=64)
+
+
+@pytest.mark.parametrize("options", [{"do_normalize": False}, {"rescale_factor": 2}], ids=str)
+def test_settings_of_images_are_not_left_to_the_tokenizer(tmp_path, options):
+    processor().save_pretrained(tmp_path)
+    with pytest.raises(kjp.ConfigError, match=next(iter(options))):
+        KimiProcessor.from_pretrained(tmp_path, **options)
+    bytes_alone = KimiProcessor.from_pretrained(tmp_path, do_normalize=False, do_rescale=False)
+    assert bytes_alone(text=IMAGE, medias=picture())["pixel_values"].dtype == np.uint8
+    with pytest.raises(TypeError, match="no `video_processor`: `image_processor` takes images and video"):
+        KimiProcessor.from_pretrained(tmp_path, video_processor=3)
+
+
 def test_a_checkpoints_folder_is_read_and_saving_into_it_leaves_nothing_old(tmp_path):
     TOKENIZER.save_pretrained(tmp_path)
     KimiImageProcessor().save_pretrained(tmp_path)

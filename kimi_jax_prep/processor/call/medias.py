@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_jax_prep.errors import TextError
+from kimi_jax_prep.errors import PlanError, TextError
 from kimi_jax_prep.processor.image import as_list
 from kimi_jax_prep.text.placeholders import Mark
 
@@ -90,6 +90,31 @@ def from_images_and_videos(images: Any, videos: Any, metadata: Any, marks: Seque
         if call.shares is not None:
             call.shares.append(len(call.flat) - before)
     return call
+
+
+def check_sampling(medias: Sequence[Any], sampling: Mapping[str, Any]) -> None:
+    """Refuse transformers' keywords for the sampling of frames where they would change what is done.
+
+    Raises:
+      PlanError: any of them, beside a video; `do_sample_frames=False` is fine where no video is sampled.
+    """
+    films = [media for media in medias if isinstance(media, Mapping) and media.get("type") == "video"]
+    if not films or not sampling:
+        return
+    if sampling == {"do_sample_frames": False} and not any(map(_is_sampled, films)):
+        return
+    asked = ", ".join(f"{name}={value!r}" for name, value in sampling.items())
+    raise PlanError(
+        f"{asked}: the config's `sample_fps` decides which "
+        "frames of a video are taken. Give the source's rate as 'fps' in the medium or in `video_metadata`, or pass "
+        "frames that are sampled already."
+    )
+
+
+def _is_sampled(film: Mapping[str, Any]) -> bool:
+    video = film.get("video")
+    given = isinstance(video, list | tuple) or hasattr(video, "shape")
+    return not given or (film.get("fps") is not None and film.get("frames_indices") is None)
 
 
 class _Queue:

@@ -1,118 +1,35 @@
-"""One call of `KimiProcessor`: its keywords sorted by whom they concern, its texts as rows of token ids."""
+"""Texts and token ids of a call: what the caller passes, and what the tokenizer makes of it."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from kimi_jax_prep.checks import check_keywords
-from kimi_jax_prep.errors import PlanError, TextError
-from kimi_jax_prep.processor.chat import TEMPLATE_KEYWORDS, ChatTemplates
-from kimi_jax_prep.processor.dialects import Outputs
-from kimi_jax_prep.processor.keywords import CALL_KEYWORDS
-from kimi_jax_prep.processor.tensors import converter
-from kimi_jax_prep.text import rows as token_rows
+from kimi_jax_prep.errors import ConfigError, PlanError, TextError
 from kimi_jax_prep.text.placeholders import MEDIA_PAD
-from kimi_jax_prep.text.rows import Lengths, lengths_of
-
-TEXT_KEYWORDS = (*token_rows.KEYWORDS, "add_special_tokens")
-ARGUMENTS = (
-    "messages",
-    "medias",
-    "text",
-    "return_tensors",
-    "input_ids",
-    "attention_mask",
-    "images",
-    "videos",
-    "audio",
-    "video_metadata",
-    "expand",
-    "return_assistant_tokens_mask",
-    "return_labels",
-)
-# transformers lets callers sort keywords into these dicts.
-_GROUPS = ("common_kwargs", "text_kwargs", "images_kwargs", "videos_kwargs")
-DEFAULT = "auto"
-"""What transformers passes as `return_tensors` where the caller named nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a call asks for, beside its text and media."""
-
-    convert: Callable[[np.ndarray], Any]
-    as_lists: bool
-    """Whether ids stay lists."""
-    expand: bool
-    names: str | None
-    lengths: Lengths
-    special: bool | None
-    """Whether the tokenizer adds its own ids; None: to `text`, not to what a template wrote."""
-    template: Mapping[str, Any]
-    overrides: Mapping[str, Any]
-    """For the image processor."""
+def known_id(tokenizer: Any, token: str) -> int | None:
+    """The id of a token, or None if the tokenizer does not know it."""
+    number = tokenizer.convert_tokens_to_ids(token)
+    return None if number == tokenizer.unk_token_id else number
 
 
-def read_call(
-    kwargs: Mapping[str, Any],
-    *,
-    outputs: Outputs,
-    expand: bool | None,
-    return_tensors: Any,
-    tokenizer: Any,
-    templates: ChatTemplates | None,
-) -> Call:
-    """Sort the keywords of a call.
-
-    Args:
-      templates: for a call with messages, whose template may read variables of its own.
+def token_id(tokenizer: Any, token: str) -> int:
+    """The id of a token.
 
     Raises:
-      TypeError: an unknown keyword, or one that is given twice.
-      PlanError: an impossible length, an unknown `return_tensors`.
+      ConfigError: the tokenizer does not know it.
     """
-    given = flattened(kwargs)
-    template = {name: given[name] for name in TEMPLATE_KEYWORDS if name in given}
-    known = dict.fromkeys((*ARGUMENTS, *TEXT_KEYWORDS, *TEMPLATE_KEYWORDS, *CALL_KEYWORDS))
-    rest = [name for name in given if name not in known]
-    if rest and templates is not None:
-        own = templates.variables(template)
-        variables = {name: given.pop(name) for name in rest if name in own}
-        if variables:
-            template["chat_template_kwargs"] = variables | (template.get("chat_template_kwargs") or {})
-    check_keywords(given, known)
-    if templates is None and (wrong := [name for name, value in template.items() if value is not None]):
-        raise TypeError(f"{', '.join(map(repr, wrong))}: for `messages`, not for `text`.")
-    if return_tensors == DEFAULT:
-        return_tensors = outputs.return_tensors
-    return Call(
-        convert=converter(return_tensors),
-        as_lists=return_tensors is None,
-        expand=outputs.expand if expand is None else expand,
-        names=outputs.names,
-        lengths=lengths_of(tokenizer, given),
-        special=given.get("add_special_tokens"),
-        template=template,
-        overrides={name: value for name, value in given.items() if name in CALL_KEYWORDS},
-    )
-
-
-def flattened(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords with those of `text_kwargs`, `images_kwargs` and the like beside them.
-
-    Raises:
-      TypeError: a keyword is given twice.
-    """
-    given = {name: value for name, value in kwargs.items() if name not in _GROUPS}
-    for group in _GROUPS:
-        for name, value in (kwargs.get(group) or {}).items():
-            if name in given:
-                raise TypeError(f"{name!r} is given twice, once in `{group}`.")
-            given[name] = value
-    return given
+    number = known_id(tokenizer, token)
+    if number is None:
+        raise ConfigError(
+            f"the tokenizer does not know `{token}`, so it is not Kimi's. Load the checkpoint's own, or add the token: "
+            f"tokenizer.add_special_tokens({{'additional_special_tokens': ['{token}']}})."
+        )
+    return number
 
 
 def as_texts(text: Any) -> list[str]:
@@ -158,15 +75,21 @@ def as_ids(input_ids: Any, attention_mask: Any) -> list[list[int]]:
 
 
 def _as_rows(name: str, values: Any) -> list[list[int]]:
-    if hasattr(values, "tolist"):  # arrays of NumPy, JAX and torch
-        values = values.tolist()
-    if isinstance(values, list | tuple):
-        rows = [value.tolist() if hasattr(value, "tolist") else value for value in values]
-        if rows and all(isinstance(value, int) for value in rows):
-            rows = [rows]
-        if all(isinstance(row, list | tuple) and all(isinstance(value, int) for value in row) for row in rows):
-            return [list(row) for row in rows]
+    rows = _listed(values)
+    if isinstance(rows, list | tuple) and not any(isinstance(row, str | bytes) for row in rows):
+        try:
+            rows = [_listed(row) for row in rows]
+            if rows and not any(isinstance(row, list | tuple) for row in rows):
+                rows = [rows]
+            return [[operator.index(_listed(value)) for value in row] for row in rows]
+        except TypeError:  # no list, or no whole numbers
+            pass
     raise TypeError(f"`{name}` is a list of ints, a list of lists, or an integer array; got {type(values).__name__}.")
+
+
+def _listed(values: Any) -> Any:
+    """Arrays of NumPy, JAX and torch as lists."""
+    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def as_array(rows: Sequence[Sequence[int]]) -> np.ndarray:

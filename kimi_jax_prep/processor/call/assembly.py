@@ -3,14 +3,24 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kimi_jax_prep.batch import PatchBatch
-from kimi_jax_prep.errors import ConfigError, MediaError, TextError
-from kimi_jax_prep.processor.call import Call, added_ids, as_ids, as_texts, assistant_mask, checked_prompt, tokenized
-from kimi_jax_prep.processor.chat import ChatTemplates
+from kimi_jax_prep.errors import MediaError, TextError
+from kimi_jax_prep.processor.call.arguments import Call
+from kimi_jax_prep.processor.call.chat import ChatTemplates
+from kimi_jax_prep.processor.call.ids import (
+    added_ids,
+    as_ids,
+    as_texts,
+    assistant_mask,
+    checked_prompt,
+    known_id,
+    token_id,
+    tokenized,
+)
+from kimi_jax_prep.processor.call.medias import CallMedia, check_sampling, from_images_and_videos, from_medias
 from kimi_jax_prep.processor.image import KimiImageProcessor
-from kimi_jax_prep.processor.media_lists import CallMedia, from_images_and_videos, from_medias
 from kimi_jax_prep.text.placeholders import (
     K25,
     MEDIA_PAD,
@@ -47,29 +57,29 @@ class Prompt:
     """Whether the tokenizer adds its own ids."""
 
 
-def known_id(tokenizer: Any, token: str) -> int | None:
-    """The id of a token, or None if the tokenizer does not know it."""
-    number = tokenizer.convert_tokens_to_ids(token)
-    return None if number == tokenizer.unk_token_id else number
+class _Encoded(NamedTuple):
+    """The ids of one text."""
+
+    ids: list[int]
+    turns: list[int] | None = None
+    """1 for the assistant's, 0 for all others; None where nobody asked."""
+    ends: tuple[int, int] = (0, 0)
+    """How many the tokenizer added before and after."""
 
 
-def token_id(tokenizer: Any, token: str) -> int:
-    """The id of a token.
+class _Place(NamedTuple):
+    """One image or chunk in a text."""
 
-    Raises:
-      ConfigError: the tokenizer does not know it.
-    """
-    number = known_id(tokenizer, token)
-    if number is None:
-        raise ConfigError(
-            f"the tokenizer does not know `{token}`, so it is not Kimi's. Load the checkpoint's own, or add the token: "
-            f"tokenizer.add_special_tokens({{'additional_special_tokens': ['{token}']}})."
-        )
-    return number
+    present: int
+    """`<|media_pad|>` that are there for it."""
+    wanted: int
+    """Ids that are to stand for it."""
+    fill: int
+    """The id to write."""
 
 
 def kind_of(media: Any, i: int, style: PromptStyle) -> str:
-    """ "image", "video" or "video_chunk".
+    """The kind of a medium: "image", "video" or "video_chunk".
 
     Args:
       i: the medium's index, for the message.
@@ -169,6 +179,7 @@ class Assembly:
     def matched(self, marks: Sequence[Sequence[Mark]], media: CallMedia) -> tuple[list[tuple[Slot, ...]], PatchBatch]:
         """The media of each placeholder, and all patches. Wrong numbers are errors before any pixel is read."""
         kinds = [kind_of(one, i, self.style) for i, one in enumerate(media.flat)]
+        check_sampling(media.flat, self.call.sampling)
         listed = MediaList(kinds, media.runs)
         slots = None if may_be_expanded(marks) else match_marks(marks, listed, self.style, shares=media.shares)
         batch = self.image_processor.to_batch(media.flat, **self.call.overrides)
@@ -197,63 +208,80 @@ class Assembly:
     def rows(self, prompt: Prompt, slots: Slots, medias: Sequence[Any], batch: PatchBatch) -> list[TokenRow]:
         """Ids of each text, expanded and truncated."""
         prompts = self._prompts(slots, len(medias), batch) if medias else []
-        rows = []
-        at = 0
-        for t, own in enumerate(slots):
-            ids, turns, ends = self._ids(prompt, t, own, prompts)
-            end = at + sum(1 for source in batch.sources if source in {i for slot in own for i in slot.medias})
-            row = self._row(ids, turns, own, medias, batch, range(at, end))
-            rows.append(cut(row, self.call.lengths, before=ends[0], after=ends[1]))
-            at = end
-        return rows
+        encoded = self._encoded(prompt, slots, prompts)
+        places = self._places(slots, medias, batch)
+        return [
+            cut(self._expanded(ids, turns, own), self.call.lengths, before=before, after=after)
+            for (ids, turns, (before, after)), own in zip(encoded, places, strict=True)
+        ]
 
-    def _ids(
-        self, prompt: Prompt, t: int, slots: Sequence[Slot], prompts: Sequence[str]
-    ) -> tuple[list[int], list[int] | None, tuple[int, int]]:
-        """Ids of a text with one pad for each medium, which of them are the assistant's, and how many the tokenizer
-        added before and after."""
+    def _encoded(self, prompt: Prompt, slots: Slots, prompts: Sequence[str]) -> list[_Encoded]:
+        """The ids of each text, before any medium is expanded."""
         if prompt.ids is not None:
-            own = {i: tokenized(self.tokenizer, [prompts[i]], False)[0] for s in slots for i in s.medias if prompts[i]}
-            return replaced_ids(prompt.ids[t], slots, own), None, (0, 0)
-        assert prompt.texts is not None  # one of the two is there
-        text = replaced(prompt.texts[t], slots, prompts)
-        (ids,) = tokenized(self.tokenizer, [text], prompt.special)
-        ends = (0, 0)
+            return [_Encoded(self._ids_with_prompts(*both, prompts)) for both in zip(prompt.ids, slots, strict=True)]
+        texts = [replaced(*both, prompts) for both in zip(prompt.texts or (), slots, strict=True)]
+        rows = list(map(_Encoded, tokenized(self.tokenizer, texts, prompt.special)))
         if self.call.lengths.truncation and prompt.special:
-            ends = added_ids(tokenized(self.tokenizer, [text], False)[0], ids)
+            bare = tokenized(self.tokenizer, texts, False)
+            rows = [row._replace(ends=added_ids(own, row.ids)) for own, row in zip(bare, rows, strict=True)]
         if prompt.turns is None:
-            return ids, None, ends
-        turns = [(moved(a, slots, prompts), moved(b, slots, prompts)) for a, b in prompt.turns[t]]
-        return ids, assistant_mask(self.tokenizer, text, ids, turns, prompt.special), ends
+            return rows
+        with_turns = []
+        for text, row, own, turns in zip(texts, rows, slots, prompt.turns, strict=True):
+            places = [(moved(start, own, prompts), moved(end, own, prompts)) for start, end in turns]
+            mask = assistant_mask(self.tokenizer, text, row.ids, places, prompt.special)
+            with_turns.append(row._replace(turns=mask))
+        return with_turns
 
-    def _row(
-        self,
-        ids: list[int],
-        turns: list[int] | None,
-        slots: Sequence[Slot],
-        medias: Sequence[Any],
-        batch: PatchBatch,
-        media_rows: Sequence[int],
-    ) -> TokenRow:
-        """One text with as many ids for each medium as the call asks for.
+    def _ids_with_prompts(self, ids: Sequence[int], slots: Sequence[Slot], prompts: Sequence[str]) -> list[int]:
+        own = {i: tokenized(self.tokenizer, [prompts[i]], False)[0] for s in slots for i in s.medias if prompts[i]}
+        return replaced_ids(ids, slots, own)
 
-        Args:
-          media_rows: the rows of `grid_thws` that are this text's.
-        """
+    def _places(self, slots: Slots, medias: Sequence[Any], batch: PatchBatch) -> list[list[_Place]]:
+        """Of each text, the images and chunks in it: one for each row of `grid_thws`."""
         pad_id = video_id = token_id(self.tokenizer, MEDIA_PAD)
-        kinds = [kind_of(medias[batch.sources[k]], batch.sources[k], self.style) for k in media_rows]
+        kinds = [kind_of(media, i, self.style) for i, media in enumerate(medias)]
         if (self.call.names or self.image_processor.names) == "transformers" and any(kind != "image" for kind in kinds):
             # transformers' model keeps images and videos apart, by two ids.
             video_id = token_id(self.tokenizer, str(K25.video_placeholder))
-        chunks = Counter(batch.sources)
-        present = [slot.pads for slot in slots for i in slot.medias for _ in range(chunks[i])]
-        counts = [
-            batch.num_tokens[k] if self.call.expand or there > 1 else 1
-            for k, there in zip(media_rows, present, strict=True)
+        tokens = defaultdict(list)
+        for source, count in zip(batch.sources, batch.num_tokens, strict=True):
+            tokens[source].append(count)
+        return [
+            [
+                _Place(
+                    present=slot.pads,
+                    wanted=count if self.call.expand or slot.pads > 1 else 1,
+                    fill=pad_id if kinds[i] == "image" else video_id,
+                )
+                for slot in own
+                for i in slot.medias
+                for count in tokens[i]
+            ]
+            for own in slots
         ]
-        fill = [pad_id if kind == "image" else video_id for kind in kinds]
+
+    def _expanded(self, ids: list[int], turns: list[int] | None, places: Sequence[_Place]) -> TokenRow:
+        """One text with as many ids for each medium as the call asks for."""
+        pad_id = token_id(self.tokenizer, MEDIA_PAD)
+        present = [place.present for place in places]
+        counts, fill = [place.wanted for place in places], [place.fill for place in places]
         longer, spans = expanded(ids, pad_id, counts, fill=fill, present=present)
         if turns is not None:
             _, before = expanded(ids, pad_id, present, present=present)
             turns = stretched(turns, before, spans)
         return TokenRow(longer, spans, [1] * len(longer), turns)
+
+    def token_types(
+        self, rows: Sequence[TokenRow], slots: Slots, medias: Sequence[Any], batch: PatchBatch
+    ) -> list[list[int]]:
+        """For each id 1 where it stands for an image, 2 for a video or chunk, 0 for text: transformers' numbers."""
+        chunks = Counter(batch.sources)
+        types = []
+        for row, own in zip(rows, slots, strict=True):
+            kinds = [kind_of(medias[i], i, self.style) for slot in own for i in slot.medias for _ in range(chunks[i])]
+            values = [0] * len(row.ids)
+            for (start, end), kind in zip(row.spans, kinds, strict=True):
+                values[start:end] = [1 if kind == "image" else 2] * (end - start)
+            types.append(values)
+        return types
