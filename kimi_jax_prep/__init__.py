@@ -14,8 +14,6 @@ from kimi_jax_prep.plan import MediaPlan, VideoChunkPlan, plan_chunk, plan_image
 if TYPE_CHECKING:
     from kimi_jax_prep.batch import Failure as Failure
     from kimi_jax_prep.batch import PatchBatch as PatchBatch
-    from kimi_jax_prep.engine.pack_stream import pack_stream as pack_stream
-    from kimi_jax_prep.engine.prefetch import prefetch as prefetch
     from kimi_jax_prep.engine.preprocessor import Preprocessor as Preprocessor
     from kimi_jax_prep.engine.preprocessor import cached_bytes as cached_bytes
     from kimi_jax_prep.engine.preprocessor import clear_cache as clear_cache
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from kimi_jax_prep.ops.patchify import unpatchify as unpatchify
     from kimi_jax_prep.ops.resize import resize_bicubic as resize_bicubic
     from kimi_jax_prep.packed import PackedPatches as PackedPatches
+    from kimi_jax_prep.streams.packs import pack_stream as pack_stream
+    from kimi_jax_prep.streams.prefetch import prefetch as prefetch
     from kimi_jax_prep.tables.lut import normalize_lut as normalize_lut
 
 __version__ = "0.1.0"
@@ -46,9 +46,9 @@ _LAZY = {
     "export_preprocess": "ops.export",
     "normalize": "ops.patchify",
     "normalize_lut": "tables.lut",
-    "pack_stream": "engine.pack_stream",
+    "pack_stream": "streams.packs",
     "patchify": "ops.patchify",
-    "prefetch": "engine.prefetch",
+    "prefetch": "streams.prefetch",
     "preprocess": "engine.preprocessor",
     "preprocess_frames": "ops.patchify",
     "resize_bicubic": "ops.resize",
