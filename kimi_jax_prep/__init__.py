@@ -1,6 +1,6 @@
-"""Pictures and video to the patches that Kimi's vision tower eats: the checkpoint's bits, compiled by XLA.
+"""Images and video to the inputs of the Kimi vision tower: the checkpoint's bits, compiled by XLA.
 
-Importing this package loads neither JAX, transformers nor torch; names below load what they need when first used.
+Importing this package loads neither NumPy, JAX, transformers nor torch; names load what they need when first used.
 """
 
 import importlib
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kimi_jax_prep.streams.prefetch import prefetch as prefetch
     from kimi_jax_prep.tables.lut import normalize_lut as normalize_lut
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = {
     "Failure": "batch",
