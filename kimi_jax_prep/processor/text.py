@@ -23,9 +23,9 @@ from kimi_jax_prep.processor.call.assembly import (
 )
 from kimi_jax_prep.processor.call.chat import TEMPLATE_KEYWORDS, ChatTemplates
 from kimi_jax_prep.processor.call.ids import as_array, token_id
-from kimi_jax_prep.processor.dialects import OUTPUTS, TransformersNames, outputs_of_files
 from kimi_jax_prep.processor.image import KimiImageProcessor
 from kimi_jax_prep.processor.inputs import KimiInputs
+from kimi_jax_prep.processor.interfaces import OUTPUTS, TransformersNames, outputs_of_files
 from kimi_jax_prep.processor.keywords import ALIASES, CALL_KEYWORDS, CONFIG_KEYS, FIXED, OURS, refuse_misspelt
 from kimi_jax_prep.text.placeholders import MEDIA_PAD, STYLES
 from kimi_jax_prep.text.rows import padded
@@ -65,7 +65,7 @@ class KimiProcessor(TransformersNames):
         outputs: str | None = None,
     ) -> None:
         if not isinstance(image_processor, KimiImageProcessor):
-            raise TypeError(f"`image_processor` is a KimiImageProcessor; got {type(image_processor).__name__}.")
+            raise TypeError(f"`image_processor` must be a KimiImageProcessor; got {type(image_processor).__name__}.")
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
         if prompt_style is not None and prompt_style not in STYLES:
             raise ConfigError(f"`prompt_style` is {prompt_style!r}; expected {' or '.join(map(repr, STYLES))}.")
@@ -284,7 +284,7 @@ class KimiProcessor(TransformersNames):
         if len(parts) == 1:
             return text
         if len(parts) - 1 != len(prompts):
-            raise TextError(f"the text has {len(parts) - 1} `{placeholder}` for {len(prompts)} prompts.")
+            raise TextError(f"the text has {len(parts) - 1} `{placeholder}`, but there are {len(prompts)} prompts.")
         return "".join([parts[0], *(piece for pair in zip(prompts, parts[1:], strict=True) for piece in pair)])
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> Any:
@@ -324,7 +324,9 @@ class KimiProcessor(TransformersNames):
         if kwargs.pop("video_processor", None) is not None:
             raise TypeError("there is no `video_processor`: `image_processor` takes images and video.")
         if image_processor is not None and image:
-            raise TypeError(f"{', '.join(map(repr, image))}: not beside `image_processor`, which has its own settings.")
+            raise TypeError(
+                f"{', '.join(map(repr, image))}: cannot be combined with `image_processor`, which has its own settings."
+            )
         if image_processor is None:
             image_processor = KimiImageProcessor.from_pretrained(pretrained_model_name_or_path, **hub, **image)
         if tokenizer is None:

@@ -51,7 +51,7 @@ def split_messages(messages: Any) -> tuple[list[dict[str, Any]], list[Any]]:
       TextError: there is no message, one is not a mapping, or a part holds a medium and does not say its type.
     """
     if not isinstance(messages, list | tuple) or not messages:
-        raise TextError(f"a conversation is a list of at least one message; got {type(messages).__name__}.")
+        raise TextError(f"a conversation must be a list of at least one message; got {type(messages).__name__}.")
     slim: list[dict[str, Any]] = []
     medias: list[Any] = []
     for k, message in enumerate(map(as_mapping, messages)):

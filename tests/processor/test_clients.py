@@ -108,7 +108,7 @@ def test_clients_that_tokenize_by_themselves_k25(client):
     # The whole call does the same.
     got = proc(text=text, medias=medias)
     assert got["input_ids"].tolist() == [ids_of(raw)]
-    with pytest.raises(kjp.TextError, match=r"2 `<\|kimi_k25_video_placeholder\|>` for 1 prompts"):
+    with pytest.raises(kjp.TextError, match=r"2 `<\|kimi_k25_video_placeholder\|>`, but there are 1 prompts"):
         proc.update_raw_text(text, prompts[:1])
     with pytest.raises(kjp.MediaError, match=r"medias\[1\]"):
         proc.preprocess_medias([medias[0], {"type": "video", "video": []}])
@@ -124,7 +124,7 @@ def test_clients_that_tokenize_by_themselves_k3():
     assert proc(text=f"{IMAGE3} or {IMAGE3}", medias=image_medias())["input_ids"].tolist() == [ids_of(raw)]
     with pytest.raises(kjp.MediaError, match=r"medias\[0\] is a video"):
         proc.preprocess_medias([film()])
-    with pytest.raises(kjp.TextError, match=r"1 `<\|kimi_image_placeholder\|>` for 2 prompts"):
+    with pytest.raises(kjp.TextError, match=r"1 `<\|kimi_image_placeholder\|>`, but there are 2 prompts"):
         proc.update_raw_text(IMAGE3, prompts)
 
 

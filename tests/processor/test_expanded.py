@@ -133,14 +133,16 @@ def test_ids_of_k3_get_their_prompts():
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("ids", ["text", [[1.5]], [["a"]], 3, {"a": 1}], ids=str)
 def test_what_is_no_ids(ids):
-    with pytest.raises(TypeError, match="`input_ids` is a list of ints, a list of lists, or an integer array; got "):
+    with pytest.raises(
+        TypeError, match="`input_ids` must be a list of ints, a list of such lists, or an integer array; got "
+    ):
         processor()(input_ids=ids)
 
 
 def test_ids_come_alone():
     with pytest.raises(TypeError, match="either `text` or `messages` \\(or `input_ids`\\)"):
         processor()(input_ids=[1], text="a")
-    with pytest.raises(TypeError, match="`attention_mask` goes with `input_ids`"):
+    with pytest.raises(TypeError, match="`attention_mask` is for `input_ids`"):
         processor()(text="a", attention_mask=[[1]])
     with pytest.raises(kjp.TextError, match=r"`attention_mask` has rows of \[2\] and `input_ids` of \[1\] ids"):
         processor()(input_ids=[1], attention_mask=[1, 1])

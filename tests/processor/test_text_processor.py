@@ -286,7 +286,7 @@ def test_template_options_pass_through():
     assert got["input_ids"] == [ids_of(f"tools 1{short}think".replace(VIDEO, prompts))]
     assert one.apply_chat_template(MESSAGES, "just this") == "just this"
     assert one(text="x", tools=None)["input_ids"] == one(text="x")["input_ids"]
-    with pytest.raises(TypeError, match="'tools': for `messages`, not for `text`"):
+    with pytest.raises(TypeError, match="'tools': for a chat template, so only with `messages`"):
         one(text="x", tools=tools)
 
 
@@ -312,7 +312,7 @@ def test_messages_that_are_none():
         processor()()
     with pytest.raises(TypeError, match="either `text` or `messages`"):
         processor()(text="x", messages=MESSAGES)
-    with pytest.raises(TypeError, match="`messages` is a list"):
+    with pytest.raises(TypeError, match="`messages` must be a list"):
         processor()(messages="hello")
     with pytest.raises(kjp.TextError, match="at least one message"):
         processor()(messages=[])
@@ -321,7 +321,7 @@ def test_messages_that_are_none():
 @pytest.mark.parametrize("text", [3, [3], b"x", {"text": "x"}], ids=str)
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_no_text(text):
-    with pytest.raises(TypeError, match="`text` is a str or a list of them"):
+    with pytest.raises(TypeError, match="`text` must be a str or a list of str"):
         processor()(text=text)
 
 
@@ -468,7 +468,7 @@ def test_tokenizers_in_python_do_as_well():
 
 
 def test_what_is_no_image_processor_is_an_error():
-    with pytest.raises(TypeError, match="`image_processor` is a KimiImageProcessor; got "):
+    with pytest.raises(TypeError, match="`image_processor` must be a KimiImageProcessor; got "):
         KimiProcessor(TOKENIZER, KimiImageProcessor())
     with pytest.raises(TypeError):
         KimiProcessor(KimiImageProcessor(), None)
@@ -527,7 +527,7 @@ def test_parts_of_a_folder_can_be_replaced(tmp_path):
     assert one.image_processor is mine
     assert one.tokenizer is TOKENIZER
     assert one.outputs == "transformers"
-    with pytest.raises(TypeError, match="'in_patch_limit': not beside `image_processor`"):
+    with pytest.raises(TypeError, match="'in_patch_limit' cannot be combined with `image_processor`"):
         KimiProcessor.from_pretrained(tmp_path, image_processor=mine, in_patch_limit=64)
 
 

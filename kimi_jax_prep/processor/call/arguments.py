@@ -9,7 +9,7 @@ import numpy as np
 from kimi_jax_prep.checks import check_keywords
 from kimi_jax_prep.errors import PlanError
 from kimi_jax_prep.processor.call.chat import TEMPLATE_KEYWORDS, ChatTemplates
-from kimi_jax_prep.processor.dialects import Outputs
+from kimi_jax_prep.processor.interfaces import Outputs
 from kimi_jax_prep.processor.keywords import CALL_KEYWORDS, FIXED
 from kimi_jax_prep.processor.tensors import converter
 from kimi_jax_prep.text import rows as token_rows
@@ -93,7 +93,7 @@ def read_call(
             template["chat_template_kwargs"] = variables | (template.get("chat_template_kwargs") or {})
     check_keywords(given, known)
     if templates is None and (wrong := [name for name, value in template.items() if value is not None]):
-        raise TypeError(f"{', '.join(map(repr, wrong))}: for `messages`, not for `text`.")
+        raise TypeError(f"{', '.join(map(repr, wrong))}: for a chat template, so only with `messages`.")
     if return_tensors == DEFAULT:
         return_tensors = given.get("return_tensors", outputs.return_tensors)
     return Call(

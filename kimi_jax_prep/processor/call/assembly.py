@@ -120,7 +120,7 @@ def prompt_of_text(
     if sum(one is not None for one in (messages, text, input_ids)) != 1:
         raise TypeError("give either `text` or `messages` (or `input_ids`).")
     if input_ids is None and attention_mask is not None:
-        raise TypeError("`attention_mask` goes with `input_ids`.")
+        raise TypeError("`attention_mask` is for `input_ids`; a text has no padding yet.")
     if with_turns:
         raise TypeError(
             "`return_assistant_tokens_mask` and `return_labels` need `messages`: only a chat template marks what the "
@@ -144,11 +144,11 @@ def media_of_call(
       TypeError: `medias` beside `images` or `videos`.
     """
     if medias is not None and by_kind is not None:
-        raise TypeError("media come in `medias`, or in `images` and `videos`, not in both.")
+        raise TypeError("give media in `medias`, or in `images` and `videos`, not in both.")
     held = [medium for own in prompt.medias or () for medium in own]
     if any(medium is not None for medium in held):
         if medias is not None or by_kind is not None:
-            raise TextError("media come in the parts of messages or in `medias`, not in both.")
+            raise TextError("give media in the parts of messages or as arguments of the call, not in both.")
         if any(medium is None for medium in held):
             raise TextError("a part of a message holds no medium, though others do; put one into it.")
         return from_medias(prompt.medias, len(marks))

@@ -102,7 +102,9 @@ class ChatTemplates:
           TypeError: `messages` is no list.
         """
         if not isinstance(messages, list | tuple):
-            raise TypeError(f"`messages` is a list of messages, or of such lists; got {type(messages).__name__}.")
+            raise TypeError(
+                f"`messages` must be a list of messages or a list of such lists; got {type(messages).__name__}."
+            )
         conversations = messages if is_batch(messages) else [messages]
         rendered = []
         for slim, medias in map(split_messages, conversations):

@@ -41,7 +41,7 @@ def as_texts(text: Any) -> list[str]:
     """
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
-        raise TypeError(f"`text` is a str or a list of them; got {type(text).__name__}.")
+        raise TypeError(f"`text` must be a str or a list of str; got {type(text).__name__}.")
     if not texts:
         raise TextError("`text` is an empty list.")
     return list(texts)
@@ -84,7 +84,9 @@ def _as_rows(name: str, values: Any) -> list[list[int]]:
             return [[operator.index(_listed(value)) for value in row] for row in rows]
         except TypeError:  # no list, or no whole numbers
             pass
-    raise TypeError(f"`{name}` is a list of ints, a list of lists, or an integer array; got {type(values).__name__}.")
+    raise TypeError(
+        f"`{name}` must be a list of ints, a list of such lists, or an integer array; got {type(values).__name__}."
+    )
 
 
 def _listed(values: Any) -> Any:
