@@ -178,12 +178,13 @@ class KimiImageProcessor(SavedSettings):
         """Patches of an image of this size, in pixels.
 
         Args:
-          images_kwargs: as the overrides of `preprocess`; others are ignored.
+          images_kwargs: as for `preprocess`; those that have nothing to do with sizes are ignored.
 
         Raises:
-          PlanError: a side is not a positive whole number, or an override is impossible.
+          PrepError: a side is not a positive whole number, or an override is impossible.
         """
-        known = {k: v for k, v in (images_kwargs or {}).items() if k in (*OVERRIDES, *TRANSFORMERS_OVERRIDES)}
+        sizes = (*OVERRIDES, *TRANSFORMERS_OVERRIDES, "patch_size", "merge_size", "do_resize", "do_pad")
+        known = {name: value for name, value in (images_kwargs or {}).items() if name in sizes}
         config, _ = overridden(self.config, self.options, known)
         return plan_image(width=width, height=height, config=config).num_patches
 

@@ -131,8 +131,16 @@ class SavedSettings(ProcessorSettings):
 
 def _changed(config: MediaProcConfig, kwargs: dict[str, Any]) -> MediaProcConfig:
     """The config with what keywords say instead. Takes those keywords out of `kwargs`."""
-    if "media_proc_cfg" in kwargs:
-        config = _same_model(config, kwargs.pop("media_proc_cfg"))
+    # transformers' own loaders may pass a model's config under this name, which says nothing about images.
+    names = [n for n in ("media_proc_cfg", "config") if isinstance(kwargs.get(n), MediaProcConfig | Mapping | str)]
+    if len(names) > 1:
+        raise TypeError("`media_proc_cfg` and `config` are two names of one argument; give one of them.")
+    for name in names:
+        config = _same_model(config, kwargs.pop(name))
+    if kwargs.get("media_proc_cfg", config) is None:
+        del kwargs["media_proc_cfg"]
+    elif "media_proc_cfg" in kwargs:
+        as_config(kwargs["media_proc_cfg"])  # of another type: an error
     sizes = {name: kwargs.pop(name) for name in ("max_patches", "size") if name in kwargs}
     changes = sizes_of(sizes) if sizes else {}
     changes |= {ALIASES[name]: kwargs.pop(name) for name in tuple(kwargs) if name in ALIASES}

@@ -12,7 +12,13 @@ RETURN_TENSORS = ("np", "pt", "jax", None)
 
 
 def converter(return_tensors: Any) -> Callable[[np.ndarray], Any]:
-    """What turns a result into the kind asked for, or raises before any work is done."""
+    """A function that turns a result into the kind asked for.
+
+    Raises:
+      PlanError: an unknown kind.
+      ImportError: "pt" without torch.
+      RuntimeError: "jax" in a process that was forked after JAX had started.
+    """
     name = getattr(return_tensors, "value", return_tensors)  # transformers' TensorType
     if name is None or isinstance(name, str):
         if name in ("np", None):
@@ -47,9 +53,12 @@ def _jax_converter() -> Callable[[np.ndarray], Any]:
         )
     import jax
 
+    from kimi_jax_prep.engine.process import InsideXla
+
     def convert(array: np.ndarray) -> Any:
         if array.dtype == np.int64 and not jax.config.read("jax_enable_x64"):
             array = array.astype(np.int32)  # as JAX would, but without its warning; grids are far below the limit
-        return jax.device_put(array)
+        with InsideXla():  # the caller's trace and transfer guard are about the caller's arrays
+            return jax.device_put(array)
 
     return convert

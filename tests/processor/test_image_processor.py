@@ -143,6 +143,26 @@ def test_jax_results(x64):
     assert_bit_equal(got["grid_thws"], grids, what="grid_thws")
 
 
+def test_jax_results_inside_a_trace_are_arrays_and_no_tracers():
+    want, got = reference.preprocess(PICTURES, K25), []
+
+    @jax.jit
+    def traced(x):
+        got.append(KimiImageProcessor()(PICTURES, return_tensors="jax"))
+        return x
+
+    traced(1.0)
+    assert not isinstance(got[0]["pixel_values"], jax.core.Tracer)
+    assert_bit_equal(got[0]["pixel_values"], want.pixel_values, what="pixel_values")
+
+
+@pytest.mark.parametrize("guard", ["disallow", "disallow_explicit"])
+def test_jax_results_under_a_transfer_guard(guard):
+    with jax.transfer_guard(guard):
+        got = KimiImageProcessor()(PICTURES, return_tensors="jax")
+    assert_bit_equal(got["pixel_values"], reference.preprocess(PICTURES, K25).pixel_values, what="pixel_values")
+
+
 def test_jax_results_when_x64_is_on_from_the_start():
     code = """
 import warnings

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from bits import assert_bit_equal
 from PIL import Image
+from transformers import PreTrainedConfig
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
@@ -338,3 +339,27 @@ def test_transformers_dialect_is_written_and_read(tmp_path, config):
     file.write_text(json.dumps(written | {"do_rescale": False}))
     with pytest.raises(kjp.ConfigError, match="one table does both"):
         KimiImageProcessor.from_pretrained(tmp_path)
+
+
+def test_a_loader_takes_a_config_by_both_names_and_leaves_a_models_alone(tmp_path):
+    KimiImageProcessor(K3).save_pretrained(tmp_path)
+    smaller = replace(K3, in_patch_limit=100)
+    for value in (smaller, smaller.to_dict()):
+        assert KimiImageProcessor.from_pretrained(tmp_path, config=value).config == smaller
+        assert KimiImageProcessor.from_pretrained(tmp_path, media_proc_cfg=value).config == smaller
+    assert KimiImageProcessor.from_pretrained(tmp_path, config=PreTrainedConfig(), media_proc_cfg=None).config == K3
+    with pytest.raises(TypeError, match="two names of one argument"):
+        KimiImageProcessor.from_pretrained(tmp_path, config=smaller, media_proc_cfg=smaller)
+    with pytest.raises(TypeError, match="`config` is a MediaProcConfig"):
+        KimiImageProcessor.from_pretrained(tmp_path, media_proc_cfg=3)
+
+
+def test_counts_refuse_what_a_call_refuses():
+    processor = KimiImageProcessor()
+    for kwargs in ({"patch_size": 7}, {"merge_size": 4}, {"do_resize": False}):
+        with pytest.raises(kjp.PlanError, match=f"`{next(iter(kwargs))}` is"):
+            processor.get_number_of_image_patches(100, 100, kwargs)
+        with pytest.raises(kjp.PlanError, match=f"`{next(iter(kwargs))}` is"):
+            processor(LARGE, **kwargs)
+    same = {"patch_size": 14, "merge_size": 2, "do_resize": True, "max_patches": None}
+    assert processor.get_number_of_image_patches(100, 100, same) == 64
