@@ -109,13 +109,45 @@ def plan_video(
     """
     config, fps = as_config(config), _rate(fps)
     indices = sample_frames(num_frames=num_frames, fps=fps, config=config)
+    return _chunks(indices, indices, fps, width, height, config)
+
+
+def plan_sampled_video(
+    *, frames_indices: Sequence[int], fps: float, width: int, height: int, config: ConfigLike
+) -> tuple[VideoChunkPlan, ...]:
+    """Split frames that were sampled elsewhere into chunks. No frame is left out.
+
+    Args:
+      frames_indices: index in the source of each frame, for the times of the chunks.
+      fps: frames per second of the source.
+      width, height: pixels of a frame.
+
+    Returns:
+      Chunks whose `frame_indices` count the frames that are there.
+
+    Raises:
+      PlanError: as for `plan_video`; also for an index below 0.
+    """
+    config, fps = as_config(config), _rate(fps)
+    if any(k < 0 for k in frames_indices):
+        raise PlanError(f"`frames_indices` holds {min(frames_indices)}; expected numbers from 0 on.")
+    return _chunks(range(len(frames_indices)), frames_indices, fps, width, height, config)
+
+
+def _chunks(
+    frames: Sequence[int], sources: Sequence[int], fps: float, width: int, height: int, config: MediaProcConfig
+) -> tuple[VideoChunkPlan, ...]:
+    """Chunks of frames whose places in the source give their times."""
     size = config.temporal_merge_kernel_size
     chunks = []
-    for start in range(0, len(indices), size):
-        part = indices[start : start + size]
-        seconds = part[0] / fps
+    for start in range(0, len(frames), size):
+        part = tuple(frames[start : start + size])
+        try:
+            seconds = sources[start] / fps
+        except OverflowError:
+            seconds = math.inf
         if not math.isfinite(seconds):
-            raise PlanError(f"frame {part[0]} at `fps` = {fps} has a time beyond float64; check the rate.")
+            raise PlanError(f"frame {sources[start]} at `fps` = {fps} has a time beyond float64; check the rate.")
         timestamp = format_timestamp(seconds, timestamp_mode=config.timestamp_mode)
         plan = plan_chunk(width=width, height=height, num_frames=len(part), config=config)
         chunks.append(VideoChunkPlan(part, timestamp, chunk_prompt(timestamp), plan))

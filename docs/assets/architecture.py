@@ -61,7 +61,7 @@ def label(x: int, y: int, text: str) -> str:
 
 def draw() -> str:
     """The whole drawing."""
-    (dx, dy), (tx, ty), (px, py), (cx, cy) = (corner(name) for name in ("decode", "tiles", "pillow", "canvas"))
+    (dx, dy), (tx, ty), (px, py), (_, cy) = (corner(name) for name in ("decode", "tiles", "pillow", "canvas"))
     bus, gap = dy + H + 40, tx + W + 16
     parts = [box(name) for name in STAGES]
     parts += [right("medium", "open"), right("open", "plan"), right("plan", "decode")]

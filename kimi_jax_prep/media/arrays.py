@@ -21,6 +21,16 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or _is_jax(value) or _is_torch(value)
 
 
+def is_object_array(value: Any) -> bool:
+    """Whether it is a NumPy array of Python objects: a list of media, not pixels."""
+    return isinstance(value, np.ndarray) and value.dtype == np.object_
+
+
+def is_encoded_array(value: Any) -> bool:
+    """Whether it is one axis of bytes: an encoded image, as columns of data sets hold it."""
+    return is_array(value) and value.ndim == 1 and str(value.dtype).removeprefix("torch.") == "uint8"
+
+
 def image_pixels(array: Any, *, input_data_format: str | None) -> UInt8[np.ndarray, "h w *c"]:
     """One image as (h, w) or (h, w, channels), a view.
 
@@ -68,7 +78,7 @@ def _on_host(array: Any) -> np.ndarray:
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype != "uint8":
         raise MediaTypeError(
-            f"an array has dtype uint8, bytes 0 to 255; got {dtype}. Scale it to 0..255, round, clip and cast it first."
+            f"expected an array of dtype uint8 (0 to 255), got {dtype}; scale it to 0..255, round, clip and cast it."
         )
     if _is_jax(array) and is_forked() and not array.is_ready():
         raise MediaTypeError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_jax_prep.errors import MediaError
+from kimi_jax_prep.media.arrays import is_encoded_array
 from kimi_jax_prep.media.faults import Reading, is_about_a_medium
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
@@ -33,6 +34,9 @@ def encoded(source: Any, *, allow_paths: bool) -> bytes | Path | None:
         return _not_empty(bytes(source))
     if callable(getattr(source, "read", None)):
         return _not_empty(_read(source))
+    if callable(getattr(source, "to_pybytes", None)) or is_encoded_array(source):  # Arrow's buffers; columns of bytes
+        with Reading(f"a {type(source).__name__} gives no bytes"):
+            return _not_empty(bytes(memoryview(source if not hasattr(source, "numpy") else source.numpy())))
     return None
 
 
@@ -95,3 +99,29 @@ def decode_data_url(url: str) -> bytes:
         return base64.b64decode(raw, validate=True)
     except (binascii.Error, ValueError) as err:
         raise MediaError(f"the base64 of a `data:` URL of {len(url)} characters is broken: {err}") from err
+
+
+# What the first bytes of files say that are taken for images, and what helps.
+_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), text)
+    for pattern, text in (
+        (rb".{4}ftyp(heic|heix|heif|hevc|hevx|mif1|msf1)", "HEIC: install pillow-heif and call register_heif_opener()"),
+        (rb".{4}ftypavi[fs]", "AVIF: a Pillow with AVIF support reads it (11.3 or later, or pillow-avif-plugin)"),
+        (rb"\xff\x0a|\0\0\0\x0cJXL ", "JPEG XL: install pillow-jxl-plugin and import pillow_jxl"),
+        (rb".{4}ftyp|\x1a\x45\xdf\xa3|RIFF.{4}AVI ", "a video: pass {'type': 'video', 'video': ...}"),
+        (rb"%PDF", "PDF: render its pages to images first"),
+        (rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?(<!doctype svg[^>]*>\s*)?<svg", "SVG: render it to PNG first"),
+        (rb"\s*(<!doctype html|<html|<head|<body)", "HTML: the page of a download that failed?"),
+        (rb"\s*[{\[]", "JSON: the answer of a server in place of the image?"),
+        (rb"version https://git-lfs", "a Git LFS pointer: fetch the file with `git lfs pull`"),
+        (rb"\x1f\x8b|PK\x03\x04|\x28\xb5\x2f\xfd|7z\xbc\xaf", "compressed: unpack it first"),
+    )
+)
+
+
+def looks_like(head: bytes) -> str:
+    """The end of a message about bytes that are no image: what they look like, and what helps."""
+    for pattern, text in _FORMATS:
+        if pattern.match(head):
+            return f"; it looks like {text}{'' if text.endswith('?') else '.'}"
+    return "."

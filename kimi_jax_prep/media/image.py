@@ -4,6 +4,7 @@ A picture is a PIL image; encoded bytes, a binary file, an `os.PathLike` or a `d
 """
 
 import io
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,11 @@ from PIL import Image
 
 from kimi_jax_prep.errors import MediaError
 from kimi_jax_prep.media import locks
-from kimi_jax_prep.media.arrays import image_pixels, is_array
-from kimi_jax_prep.media.encoded import encoded
-from kimi_jax_prep.media.faults import Reading
+from kimi_jax_prep.media.arrays import image_pixels, is_array, is_encoded_array
+from kimi_jax_prep.media.encoded import encoded, looks_like
+from kimi_jax_prep.media.faults import Reading, is_about_a_medium
+from kimi_jax_prep.media.kinds import is_encoded_record, of_record, plain
 from kimi_jax_prep.media.options import MediaOptions
-from kimi_jax_prep.media.orientation import SWAPPING, TURNS, orientation
 
 PICTURE_KINDS = (
     "a PIL image, encoded bytes, a binary file, an os.PathLike, a `data:` URL, or an array (h, w, 3) of uint8"
@@ -27,6 +28,20 @@ CLIPPED_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """Modes whose values above 255 become 255 on the way to RGB."""
 # These have Pillow run another program on the bytes.
 _REFUSED_FORMATS = ("EPS",)
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""How Pillow turns an image upright, by EXIF's number."""
+_SWAPPING = (5, 6, 7, 8)
+"""Numbers that swap width and height."""
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -53,10 +68,12 @@ def open_image(image: Any, options: MediaOptions) -> Frame:
       MediaError: it is of no kind listed above, cannot be recognised, is empty, or exceeds a limit.
       FileNotFoundError, PermissionError, IsADirectoryError: a path cannot be read.
     """
-    image = unwrapped(image)
+    image = plain(image)
+    if is_encoded_record(image):
+        image = of_record(image)
     if isinstance(image, Image.Image):
         return _frame(image, options, lambda: decode(image))
-    if is_array(image):
+    if is_array(image) and not is_encoded_array(image):
         pixels = image_pixels(image, input_data_format=options.input_data_format)
         height, width = pixels.shape[:2]
         mode = "L" if pixels.ndim == 2 else _MODES[pixels.shape[2]]
@@ -68,11 +85,6 @@ def open_image(image: Any, options: MediaOptions) -> Frame:
     return _open_encoded(source, options)
 
 
-def unwrapped(media: Any) -> Any:
-    """vLLM passes a picture together with the bytes that it came from."""
-    return media.media if hasattr(media, "media") and hasattr(media, "original_bytes") else media
-
-
 def _frame(image: Image.Image, options: MediaOptions, read: Callable[[], Image.Image]) -> Frame:
     """The frame of an opened image.
 
@@ -81,8 +93,8 @@ def _frame(image: Image.Image, options: MediaOptions, read: Callable[[], Image.I
     """
     width, height = image.size
     check_size(width, height, options)
-    turn = orientation(image) if options.exif_transpose else 1
-    size = (height, width) if turn in SWAPPING else (width, height)
+    turn = _orientation(image) if options.exif_transpose else 1
+    size = (height, width) if turn in _SWAPPING else (width, height)
     scaled = options.sixteen_bit == "scale" and image.mode in CLIPPED_MODES and image.mode != "F"
     if turn == 1 and not scaled:
         return Frame(size, image.mode, read)
@@ -91,7 +103,7 @@ def _frame(image: Image.Image, options: MediaOptions, read: Callable[[], Image.I
         loaded = read()
         if scaled:
             loaded = _scale_to_bytes(loaded)
-        return loaded if turn == 1 else loaded.transpose(TURNS[turn])
+        return loaded if turn == 1 else loaded.transpose(_TURNS[turn])
 
     return Frame(size, "L" if scaled else image.mode, load)
 
@@ -147,7 +159,8 @@ def _open_file(file: Any) -> Image.Image:
         with Reading("cannot open the image", keep=(Image.UnidentifiedImageError,)):
             image = Image.open(file)
     except Image.UnidentifiedImageError as err:
-        raise MediaError("this is not an image of a format that the installed Pillow reads.") from err
+        file.seek(0)
+        raise MediaError(f"this is not an image that the installed Pillow reads{looks_like(file.read(256))}") from err
     if image.format in _REFUSED_FORMATS:
         raise MediaError(f"{image.format} is not opened: Pillow would run another program on it.")
     return image
@@ -192,3 +205,55 @@ def _scale_to_bytes(image: Image.Image) -> Image.Image:
         return gray
     alpha = Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8))
     return Image.merge("LA", (gray, alpha))
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF's number, 1 where nothing is to be turned. The pixels are not read, but for one kind of PNG.
+
+    Pillow reads the pixels of every PNG without an `eXIf` chunk in front of them, since one may follow. Here the chunks
+    are walked instead; only text that follows the pixels, which can hold EXIF or XMP too, is left to Pillow.
+    """
+    # Pillow turns TIFF files by itself, as the checkpoint gets them too.
+    if image.format == "TIFF":
+        return 1
+    try:
+        with locks.reading(image):
+            number = _exif(image).get(_ORIENTATION, 1)
+    except Exception as err:  # whatever a broken block makes Pillow raise: then nothing is known about turning
+        if not is_about_a_medium(err):
+            raise
+        return 1
+    return number if number in _TURNS else 1
+
+
+def _exif(image: Image.Image) -> Image.Exif:
+    if image.format != "PNG" or not getattr(image, "tile", None) or "exif" in image.info:
+        return image.getexif()
+    block, has_text = _after_pixels(image.fp)  # type: ignore[attr-defined]  # an ImageFile with pixels to be read
+    if has_text:
+        return image.getexif()
+    if block is None:
+        return Image.Image.getexif(image)  # of what precedes the pixels; PngImageFile's own would read them
+    exif = Image.Exif()
+    exif.load(b"Exif\x00\x00" + block)
+    return exif
+
+
+def _after_pixels(file: Any) -> tuple[bytes | None, bool]:
+    """The `eXIf` chunk that follows the pixels of a PNG, and whether text follows them."""
+    file.seek(0)
+    if file.read(len(_SIGNATURE)) != _SIGNATURE:
+        return None, True
+    pixels, block, has_text = False, None, False
+    while len(header := file.read(8)) == 8:
+        length, kind = struct.unpack(">I4s", header)
+        pixels = pixels or kind == b"IDAT"
+        if kind == b"IEND":
+            break
+        if pixels and kind == b"eXIf":
+            block = file.read(length)
+            file.seek(4, 1)
+            continue
+        has_text = has_text or (pixels and kind in (b"tEXt", b"zTXt", b"iTXt"))
+        file.seek(length + 4, 1)
+    return block, has_text

@@ -10,7 +10,7 @@ from PIL import Image
 
 from kimi_jax_prep.config import MediaProcConfig
 from kimi_jax_prep.errors import MediaError, PrepError
-from kimi_jax_prep.media.arrays import is_array
+from kimi_jax_prep.media.arrays import is_array, is_object_array
 from kimi_jax_prep.media.faults import described, is_about_a_medium, is_of_the_machine
 from kimi_jax_prep.media.opening import Medium, open_media
 from kimi_jax_prep.media.options import MediaOptions
@@ -144,6 +144,8 @@ def without(
 
 
 def _is_one_medium(medias: Any) -> bool:
-    """Whether it is a medium that could also be iterated over, with nonsense coming out."""
+    """Whether it is one medium that could also be iterated over, as bytes and arrays can."""
+    if is_array(medias):
+        return medias.ndim < 4 and not is_object_array(medias)
     one = (str, bytes, bytearray, memoryview, Mapping, os.PathLike, Image.Image)
-    return isinstance(medias, one) or hasattr(medias, "read") or (is_array(medias) and medias.ndim < 4)
+    return isinstance(medias, one) or hasattr(medias, "read")

@@ -1,20 +1,23 @@
-"""From what people hold in their hands to frames: what a medium is, its size from its header, its pixels later.
+"""Opens a medium as frames: its size from its header now, its pixels on demand.
 
 A medium is
 
-- a picture: a PIL image; encoded bytes, a binary file, an `os.PathLike` or a `data:` URL; an array of bytes (NumPy,
-  JAX, torch);
-- `{"type": "image", "image": picture}`;
-- `{"type": "video_chunk", "video_chunk": frames}`: a list of pictures or an array (t, h, w, 3), up to
+- an image: a PIL image; encoded bytes, a binary file, an `os.PathLike` or a `data:` URL; a uint8 array (NumPy, JAX,
+  torch); a record `{"bytes": ..., "path": ...}` of a data set;
+- `{"type": "image", "image": image}`;
+- `{"type": "video_chunk", "video_chunk": frames}`: a list of images or an array (t, h, w, 3), up to
   `temporal_merge_kernel_size` of them;
 - `{"type": "video", "video": video}`: a video file as path, bytes, binary file or `data:` URL, or frames; sampled and
-  cut into chunks. Frames are sampled if `"fps"` says how many a second they are; else they are as sampled already.
+  split into chunks. Frames are sampled if `"fps"` gives their rate. With `"frames_indices"` they were sampled
+  elsewhere: these are their places in a source of that rate. Without either they are taken as sampled;
+- `{"type": "image_url", ...}` and `{"type": "video_url", ...}` as in messages, with a `data:` URL.
 
 `MediaOptions` says how they are opened. Nothing that the caller passed is changed, no file stays open, nothing is
 fetched.
 """
 
 import functools
+import operator
 import os
 import sys
 import warnings
@@ -26,17 +29,18 @@ from PIL import Image
 
 from kimi_jax_prep.config import MediaProcConfig
 from kimi_jax_prep.errors import MediaError
-from kimi_jax_prep.media.arrays import frame_pixels, is_array
+from kimi_jax_prep.media import kinds
+from kimi_jax_prep.media.arrays import frame_pixels, is_array, is_encoded_array, is_object_array
 from kimi_jax_prep.media.encoded import encoded
 from kimi_jax_prep.media.faults import Reading
 from kimi_jax_prep.media.frame_stream import FrameStream
-from kimi_jax_prep.media.image import CLIPPED_MODES, Frame, check_size, open_image, unwrapped
+from kimi_jax_prep.media.image import CLIPPED_MODES, Frame, check_size, open_image
+from kimi_jax_prep.media.kinds import Described
 from kimi_jax_prep.media.options import MediaOptions
 from kimi_jax_prep.media.video_file import VideoFile
-from kimi_jax_prep.plan import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_video
+from kimi_jax_prep.plan import MediaPlan, VideoChunkPlan, plan_chunk, plan_image, plan_sampled_video, plan_video
 
 _DEFAULTS = MediaOptions()
-_KINDS = ("image", "video_chunk", "video")
 _CLOCKWISE = {
     90: Image.Transpose.ROTATE_270,
     180: Image.Transpose.ROTATE_180,
@@ -82,18 +86,16 @@ def open_media(media: Any, config: MediaProcConfig, options: MediaOptions = _DEF
       FileNotFoundError, PermissionError, IsADirectoryError: a path cannot be read.
       ImportError: a video file without PyAV.
     """
-    if not isinstance(media, Mapping):
-        return (Medium((open_image(media, options),), is_chunk=False),)
-    kind = media.get("type")
-    if kind not in _KINDS:
-        raise MediaError(f"unknown medium type {kind!r}; expected {', '.join(map(repr, _KINDS))}.")
-    if kind not in media:
-        raise MediaError(f"a medium of type {kind!r} needs the key {kind!r}; it has {sorted(map(str, media))}.")
-    content = unwrapped(media[kind])
-    if kind == "image":
-        return (Medium((open_image(content, options),), is_chunk=False),)
-    if kind == "video":
-        return tuple(_open_video(content, media.get("fps"), config, options))
+    described = kinds.described(media)
+    if described.kind == "image":
+        return (Medium((open_image(described.content, options),), is_chunk=False),)
+    if described.kind == "video":
+        return tuple(_open_video(described, config, options))
+    return (_open_chunk(described, config, options),)
+
+
+def _open_chunk(described: Described, config: MediaProcConfig, options: MediaOptions) -> Medium:
+    content = described.content
     frames = _given_frames(content, options)
     if frames is None:
         raise MediaError(f"'video_chunk' holds a list of frames; got {type(content).__name__}.")
@@ -105,7 +107,7 @@ def open_media(media: Any, config: MediaProcConfig, options: MediaOptions = _DEF
             f"{len(frames)}. A whole video is {{'type': 'video', 'video': frames}}."
         )
     opened = _open_frames(dict(enumerate(frames)), _frame_options(content, options))
-    return (Medium(tuple(opened.values()), is_chunk=True, prompt=media.get("prompt")),)
+    return Medium(tuple(opened.values()), is_chunk=True, prompt=described.prompt)
 
 
 def warn_of_clipping(medias: Iterable[Medium], options: MediaOptions) -> None:
@@ -126,7 +128,9 @@ def warn_of_clipping(medias: Iterable[Medium], options: MediaOptions) -> None:
 
 def _given_frames(content: Any, options: MediaOptions) -> Sequence[Any] | None:
     """Frames that are given as such, or None for anything else."""
-    if is_array(content):
+    if is_encoded_array(content):
+        return None
+    if is_array(content) and not is_object_array(content):
         return list(frame_pixels(content, input_data_format=options.input_data_format))
     if isinstance(content, str | bytes | bytearray | memoryview | Mapping | os.PathLike | Image.Image):
         return None
@@ -138,7 +142,8 @@ def _given_frames(content: Any, options: MediaOptions) -> Sequence[Any] | None:
 
 def _frame_options(content: Any, options: MediaOptions) -> MediaOptions:
     """Frames cut from one array have their channels last by now."""
-    return options.replace(input_data_format="channels_last") if is_array(content) else options
+    cut = is_array(content) and not is_object_array(content)
+    return options.replace(input_data_format="channels_last") if cut else options
 
 
 def _open_frames(frames: Mapping[int, Any], options: MediaOptions) -> dict[int, Frame]:
@@ -147,7 +152,7 @@ def _open_frames(frames: Mapping[int, Any], options: MediaOptions) -> dict[int, 
     first, size = next(iter(frames)), None
     for k, frame in frames.items():
         try:
-            opened[k] = open_image(frame, options)
+            opened[k] = frame if isinstance(frame, Frame) else open_image(frame, options)
         except MediaError as err:
             raise type(err)(f"frame {k}: {err}") from err
         width, height = opened[k].size
@@ -161,34 +166,56 @@ def _open_frames(frames: Mapping[int, Any], options: MediaOptions) -> dict[int, 
     return opened
 
 
-def _open_video(content: Any, fps: Any, config: MediaProcConfig, options: MediaOptions) -> Iterator[Medium]:
-    given = _given_frames(content, options)
+def _open_video(described: Described, config: MediaProcConfig, options: MediaOptions) -> Iterator[Medium]:
+    given = _given_frames(described.content, options)
     if given is None:
-        source = encoded(content, allow_paths=options.allow_paths)
-        if source is None:
-            raise MediaError(
-                f"'video' holds a path, bytes, a binary file or a `data:` URL, or frames; got {type(content).__name__}."
-            )
-        file = VideoFile(source)
-        turned = file.rotation if options.exif_transpose else 0
-        size = (file.height, file.width) if turned in (90, 270) else (file.width, file.height)
-        rate = file.fps if fps is None else fps
-        if rate is None:
-            if file.num_frames > 1:
-                raise MediaError("the video does not say how many frames a second it has; give `fps` beside it.")
-            rate = config.sample_fps
-        chunks = _plan(file.num_frames, rate, size, config, options)
-        decoded = FrameStream(file, [k for chunk in chunks for k in chunk.frame_indices], progress=options.progress)
-        frames = {k: Frame(size, "RGB", functools.partial(_upright, decoded, k, turned)) for k in decoded.indices}
+        chunks, frames = _of_file(described, config, options)
     else:
-        if not given:
-            raise MediaError("a video has at least one frame; got none.")
-        options = _frame_options(content, options)
-        size = _open_frames({0: given[0]}, options)[0].size
-        chunks = _plan(len(given), config.sample_fps if fps is None else fps, size, config, options)
-        frames = _open_frames({k: given[k] for chunk in chunks for k in chunk.frame_indices}, options)
+        chunks, frames = _of_frames(described, given, config, options)
     for chunk in chunks:
         yield Medium(tuple(frames[k] for k in chunk.frame_indices), is_chunk=True, prompt=chunk.prompt)
+
+
+def _of_file(
+    described: Described, config: MediaProcConfig, options: MediaOptions
+) -> tuple[tuple[VideoChunkPlan, ...], dict[int, Frame]]:
+    """Chunks of a video file, and its sampled frames by index."""
+    content = described.content
+    source = encoded(content, allow_paths=options.allow_paths)
+    if source is None:
+        raise MediaError(
+            f"'video' holds a path, bytes, a binary file or a `data:` URL, or frames; got {type(content).__name__}."
+        )
+    if described.frames_indices is not None:
+        raise MediaError("'frames_indices' is about frames that were sampled elsewhere; a video file is sampled here.")
+    file = VideoFile(source)
+    turned = file.rotation if options.exif_transpose else 0
+    size = (file.height, file.width) if turned in (90, 270) else (file.width, file.height)
+    rate = file.fps if described.fps is None else described.fps
+    if rate is None:
+        if file.num_frames > 1:
+            raise MediaError("the video does not say how many frames a second it has; give `fps` beside it.")
+        rate = config.sample_fps
+    chunks = _plan(file.num_frames, rate, size, config, options)
+    decoded = FrameStream(file, [k for chunk in chunks for k in chunk.frame_indices], progress=options.progress)
+    return chunks, {k: Frame(size, "RGB", functools.partial(_upright, decoded, k, turned)) for k in decoded.indices}
+
+
+def _of_frames(
+    described: Described, given: Sequence[Any], config: MediaProcConfig, options: MediaOptions
+) -> tuple[tuple[VideoChunkPlan, ...], dict[int, Frame]]:
+    """Chunks of decoded frames: sampled here if `fps` is given, and elsewhere if their indices are."""
+    if not given:
+        raise MediaError("a video has at least one frame; got none.")
+    options = _frame_options(described.content, options)
+    first = _open_frames({0: given[0]}, options)[0]
+    if described.frames_indices is not None:
+        chunks = _plan_sampled(described, len(given), first.size, config, options)
+    else:
+        fps = config.sample_fps if described.fps is None else described.fps
+        chunks = _plan(len(given), fps, first.size, config, options)
+    taken = {k: given[k] for chunk in chunks for k in chunk.frame_indices}
+    return chunks, _open_frames({0: first} | {k: frame for k, frame in taken.items() if k}, options)
 
 
 def _plan(
@@ -196,12 +223,30 @@ def _plan(
 ) -> tuple[VideoChunkPlan, ...]:
     check_size(*size, options)
     chunks = plan_video(num_frames=num_frames, fps=fps, width=size[0], height=size[1], config=config)
-    taken = sum(len(chunk.frame_indices) for chunk in chunks)
+    _check_frames(sum(len(chunk.frame_indices) for chunk in chunks), options)
+    return chunks
+
+
+def _plan_sampled(
+    described: Described, num_frames: int, size: tuple[int, int], config: MediaProcConfig, options: MediaOptions
+) -> tuple[VideoChunkPlan, ...]:
+    with Reading("'frames_indices' is no list of whole numbers"):
+        indices = [operator.index(k) for k in described.frames_indices]
+    if len(indices) != num_frames:
+        raise MediaError(f"'frames_indices' has {len(indices)} numbers, but there are {num_frames} frames.")
+    if described.fps is None:
+        raise MediaError("'frames_indices' needs 'fps' beside it: the rate of the source, for the times of chunks.")
+    check_size(*size, options)
+    _check_frames(num_frames, options)
+    width, height = size
+    return plan_sampled_video(frames_indices=indices, fps=described.fps, width=width, height=height, config=config)
+
+
+def _check_frames(taken: int, options: MediaOptions) -> None:
     if options.max_frames is not None and taken > options.max_frames:
         raise MediaError(
             f"{taken} of the video's frames are to be taken, more than `max_frames` = {options.max_frames}."
         )
-    return chunks
 
 
 def _upright(decoded: FrameStream, k: int, turned: int) -> Image.Image:
