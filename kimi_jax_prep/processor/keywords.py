@@ -73,6 +73,7 @@ class KimiImageProcessorKwargs(ImagesKwargs, total=False):
     in_patch_limit_video: int | None
     allow_paths: bool
     max_pixels: int | None
+    max_total_pixels: int | None
     max_frames: int | None
     exif_transpose: bool
     sixteen_bit: str

@@ -80,6 +80,8 @@ class SavedSettings(ProcessorSettings):
         kwargs = without_fixed(kwargs, error=ConfigError)
         own = {*OURS, *_FLAGS, *parameters_of(cls)}
         given = {name: values.pop(name) for name in own & values.keys()}
+        if {"dtype", *_FLAGS} & kwargs.keys():  # these three say one thing
+            given = {name: value for name, value in given.items() if name not in ("dtype", *_FLAGS)}
         given |= {name: kwargs.pop(name) for name in own & kwargs.keys()}
         config = _changed(MediaProcConfig.from_dict(values), kwargs)
         refuse_misspelt(kwargs)

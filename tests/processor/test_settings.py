@@ -41,6 +41,7 @@ CHANGES = {
     "transparent_bg_fill_stage": "after_resize",
     "allow_paths": True,
     "max_pixels": 100,
+    "max_total_pixels": 1000,
     "max_frames": 3,
     "exif_transpose": True,
     "sixteen_bit": "scale",
@@ -267,6 +268,15 @@ def test_both_flags_make_a_processor_of_bytes():
             KimiImageProcessor(**flags)
     with pytest.raises(kjp.ConfigError, match="one table does both"):
         KimiImageProcessor(dtype="bfloat16", do_rescale=False, do_normalize=False)
+
+
+@pytest.mark.parametrize("names", ["checkpoint", "transformers"])
+def test_a_keyword_replaces_what_a_file_says_of_the_dtype(tmp_path, names):
+    KimiImageProcessor(dtype="uint8", names=names).save_pretrained(tmp_path)
+    load = KimiImageProcessor.from_pretrained
+    assert load(tmp_path).dtype == load(tmp_path, do_rescale=False, do_normalize=False).dtype == "uint8"
+    assert load(tmp_path, dtype="bfloat16").dtype == "bfloat16"
+    assert load(tmp_path, do_rescale=True, do_normalize=True).dtype == "float32"
 
 
 class Noted(KimiImageProcessor):
