@@ -195,3 +195,19 @@ def test_sides_whose_taps_take_gigabytes_are_errors(name, side):
         PlanError, match=r"`frames` must have sides of at most 4194304 pixels; got uint8 \(4194305, 1, 1\)"
     ):
         resize_bicubic(np.zeros((2**22 + 1, 1, 1), np.uint8), height=2, width=2)
+
+
+@pytest.mark.parametrize("height", [20, 300], ids=["one strip", "two strips"])
+def test_vmap_keeps_the_kernels_apart(height):
+    # There is a condition per kernel, see `ops.words.kernel`. If it depended on pixels, vmap would turn it into a select,
+    # and XLA would fuse all kernels into one.
+    def conditions(function, *shape):
+        program = jax.jit(function).lower(jax.ShapeDtypeStruct(shape, np.uint8)).compile()
+        return program.as_text().count(" conditional(")
+
+    def resize(x):
+        return resize_bicubic(x, height=height, width=61)
+
+    alone = conditions(resize, 40, 53, 3)
+    assert alone > 0
+    assert conditions(jax.vmap(resize), 4, 40, 53, 3) == alone
