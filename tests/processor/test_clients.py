@@ -6,6 +6,7 @@ of the text that the client expects.
 
 import itertools
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -452,6 +453,16 @@ def test_k3_media_are_readable_after_preprocess_medias(wrapped):
     updated, prompts = proc.preprocess_medias([{"type": "image", "image": medium} if wrapped else medium])
     assert prompts == [prompt(K3, IMAGES[0])]
     assert_pixels(proc.image_processor.preprocess(updated), IMAGES[:1], K3)
+
+
+def test_without_torch_the_default_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    one = processor(outputs="checkpoint")
+    with pytest.raises(ImportError, match=r"needs torch: .*pass return_tensors='np', or load it with outputs=None"):
+        one(text="x")
+    with pytest.raises(ImportError, match=r"needs torch: pip install 'kimi-jax-prep\[torch\]'$"):
+        one(text="x", return_tensors="pt")
+    assert one(text="x", return_tensors="np")["input_ids"].tolist() == [ids_of("x")]
 
 
 def test_the_checkpoints_arguments_by_position():
