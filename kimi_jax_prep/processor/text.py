@@ -325,7 +325,7 @@ class KimiProcessor(TransformersNames):
             raise TypeError("there is no `video_processor`: `image_processor` takes images and video.")
         if image_processor is not None and image:
             raise TypeError(
-                f"{', '.join(map(repr, image))}: cannot be combined with `image_processor`, which has its own settings."
+                f"{', '.join(map(repr, image))} cannot be combined with `image_processor`, which has its own settings."
             )
         if image_processor is None:
             image_processor = KimiImageProcessor.from_pretrained(pretrained_model_name_or_path, **hub, **image)

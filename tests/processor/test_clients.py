@@ -6,6 +6,7 @@ of the text that the client expects.
 
 import itertools
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -357,6 +358,47 @@ def test_without_a_folder_nobodys_place_is_taken(tmp_path):
         processor(outputs="vllm")
 
 
+@pytest.mark.parametrize("kind", [list, np.array, tuple])
+def test_vllm_frames_sampled_elsewhere(kind):
+    frames, indices = film(6)["video"], [3, 15, 30, 45, 60, 75]
+    metadata = {"fps": 30.0, "frames_indices": kind(indices)}
+    got = processor(outputs="checkpoint")(text=VIDEO, videos=[(frames, metadata)], expand=False)
+    # Every frame is taken, and times are those of the source.
+    prompts = "".join(KimiImageProcessor.make_chunk_prompt(time) for time in ("00:00:00.100", "00:00:02.000"))
+    assert got["input_ids"] == [ids_of(prompts.replace(PAD, VIDEO))]
+    chunks = [{"type": "video_chunk", "video_chunk": part} for part in (frames[:4], frames[4:])]
+    assert_pixels(got, chunks, K25, ("pixel_values_videos", "video_grid_thw"))
+    medium = {"type": "video", "video": np.stack([np.asarray(frame) for frame in frames]), **metadata}
+    assert_pixels(processor(outputs="checkpoint")(text=VIDEO, medias=[medium]), chunks, K25)
+    parts = KimiImageProcessor().split_video_chunks(medium)
+    assert "".join(part["prompt"] for part in parts) == prompts
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"frames_indices": [0, 1]}, r"medias\[0\]: 'frames_indices' has 2 entries for 3 frames"),
+        ({"frames_indices": [0, 2, 1]}, r"in the order of time; got \[0, 2, 1\]"),
+        ({"frames_indices": [-1, 0, 1]}, "must be 0 or more"),
+        ({"frames_indices": [0, 1, 10**400]}, r"below 2\*\*53"),
+        ({"frames_indices": [0, 1, 2.5]}, "must be a list of whole numbers"),
+        ({"frames_indices": 3}, "must be a list of whole numbers; got 3"),
+        ({"fps": None}, "needs 'fps', the source's frames per second"),
+        ({"fps": 0.0}, "`fps` is 0.0; expected a finite number above 0"),
+        ({"fps": float("nan")}, "`fps` is nan"),
+        ({"video": b"RIFF"}, "sampled already, but 'video' holds a bytes"),
+        ({"video": [], "frames_indices": []}, "at least one frame"),
+    ],
+)
+def test_frames_sampled_elsewhere_that_do_not_fit(changed, message):
+    medium = {"type": "video", "video": film(3)["video"], "fps": 2.0, "frames_indices": [0, 1, 2], **changed}
+    with pytest.raises(kjp.PrepError, match=message):
+        processor()(text=VIDEO, medias=[medium])
+    fitting = {"type": "video", "video": film(3)["video"], "fps": 2.0, "frames_indices": [0, 1, 2]}
+    with pytest.raises(kjp.MediaError, match="more than `max_frames` = 2"):
+        processor()(text=VIDEO, medias=[fitting], max_frames=2)
+
+
 def test_vllm_asks_transformers_processors_for_counts():
     one = processor(outputs="transformers")
     assert (one.image_token, one.image_token_id) == (PAD, PAD_ID)
@@ -411,6 +453,16 @@ def test_k3_media_are_readable_after_preprocess_medias(wrapped):
     updated, prompts = proc.preprocess_medias([{"type": "image", "image": medium} if wrapped else medium])
     assert prompts == [prompt(K3, IMAGES[0])]
     assert_pixels(proc.image_processor.preprocess(updated), IMAGES[:1], K3)
+
+
+def test_without_torch_the_default_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    one = processor(outputs="checkpoint")
+    with pytest.raises(ImportError, match=r"needs torch: .*pass return_tensors='np', or load it with outputs=None"):
+        one(text="x")
+    with pytest.raises(ImportError, match=r"needs torch: pip install 'kimi-jax-prep\[torch\]'$"):
+        one(text="x", return_tensors="pt")
+    assert one(text="x", return_tensors="np")["input_ids"].tolist() == [ids_of("x")]
 
 
 def test_the_checkpoints_arguments_by_position():

@@ -79,6 +79,7 @@ def read_call(
     Raises:
       TypeError: an unknown keyword.
       PlanError: a keyword that is given twice, an impossible length, an unknown `return_tensors`.
+      ImportError: torch tensors without torch.
     """
     given = flattened(kwargs)
     template = {name: given[name] for name in TEMPLATE_KEYWORDS if name in given}
@@ -94,10 +95,20 @@ def read_call(
     check_keywords(given, known)
     if templates is None and (wrong := [name for name, value in template.items() if value is not None]):
         raise TypeError(f"{', '.join(map(repr, wrong))}: for a chat template, so only with `messages`.")
-    if return_tensors == DEFAULT:
+    by_default = isinstance(return_tensors, str) and return_tensors == DEFAULT and "return_tensors" not in given
+    if isinstance(return_tensors, str) and return_tensors == DEFAULT:
         return_tensors = given.get("return_tensors", outputs.return_tensors)
+    try:
+        convert = converter(return_tensors)
+    except ImportError as err:
+        if not by_default:
+            raise
+        raise ImportError(
+            f"{err}. This processor stands in for the checkpoint's, which returns torch tensors; pass "
+            "return_tensors='np', or load it with outputs=None."
+        ) from err
     return Call(
-        convert=converter(return_tensors),
+        convert=convert,
         as_lists=return_tensors is None,
         expand=outputs.expand if expand is None else expand,
         names=outputs.names,
