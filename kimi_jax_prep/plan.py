@@ -125,12 +125,9 @@ def plan_sampled_video(
     Returns:
       Chunks whose `frame_indices` count the frames that are there.
 
-    Raises:
-      PlanError: as for `plan_video`; also for an index below 0.
+    Raises: as `plan_video`.
     """
     config, fps = as_config(config), _rate(fps)
-    if any(k < 0 for k in frames_indices):
-        raise PlanError(f"`frames_indices` holds {min(frames_indices)}; expected numbers from 0 on.")
     return _chunks(range(len(frames_indices)), frames_indices, fps, width, height, config)
 
 

@@ -181,13 +181,15 @@ def _of_file(
 ) -> tuple[tuple[VideoChunkPlan, ...], dict[int, Frame]]:
     """Chunks of a video file, and its sampled frames by index."""
     content = described.content
+    if described.frames_indices is not None:
+        raise MediaError(
+            f"'frames_indices' is for frames that are sampled already, but 'video' holds a {type(content).__name__}."
+        )
     source = encoded(content, allow_paths=options.allow_paths)
     if source is None:
         raise MediaError(
             f"'video' holds a path, bytes, a binary file or a `data:` URL, or frames; got {type(content).__name__}."
         )
-    if described.frames_indices is not None:
-        raise MediaError("'frames_indices' is about frames that were sampled elsewhere; a video file is sampled here.")
     file = VideoFile(source)
     turned = file.rotation if options.exif_transpose else 0
     size = (file.height, file.width) if turned in (90, 270) else (file.width, file.height)
@@ -230,12 +232,17 @@ def _plan(
 def _plan_sampled(
     described: Described, num_frames: int, size: tuple[int, int], config: MediaProcConfig, options: MediaOptions
 ) -> tuple[VideoChunkPlan, ...]:
-    with Reading("'frames_indices' is no list of whole numbers"):
-        indices = [operator.index(k) for k in described.frames_indices]
+    given = described.frames_indices
+    try:
+        indices = [operator.index(k) for k in getattr(given, "tolist", lambda: given)()]
+    except TypeError as err:
+        raise MediaError(f"'frames_indices' must be a list of whole numbers; got {given!r}.") from err
     if len(indices) != num_frames:
-        raise MediaError(f"'frames_indices' has {len(indices)} numbers, but there are {num_frames} frames.")
+        raise MediaError(f"'frames_indices' has {len(indices)} entries for {num_frames} frames; give one for each.")
+    if not 0 <= indices[0] <= indices[-1] < 2**53 or indices != sorted(indices):
+        raise MediaError(f"'frames_indices' must be 0 or more, below 2**53, and in the order of time; got {indices}.")
     if described.fps is None:
-        raise MediaError("'frames_indices' needs 'fps' beside it: the rate of the source, for the times of chunks.")
+        raise MediaError("'frames_indices' needs 'fps', the source's frames per second, to know the frames' times.")
     check_size(*size, options)
     _check_frames(num_frames, options)
     width, height = size

@@ -122,10 +122,10 @@ def test_frames_that_were_sampled_elsewhere(media):
 @pytest.mark.parametrize(
     ("about", "message"),
     [
-        ({"fps": 30.0, "frames_indices": [0, 1]}, "2 numbers, but there are 6 frames"),
-        ({"frames_indices": list(range(6))}, "needs 'fps'"),
-        ({"fps": 30.0, "frames_indices": ["a"] * 6}, "no list of whole numbers"),
-        ({"fps": 30.0, "frames_indices": [-1] * 6}, "holds -1"),
+        ({"fps": 30.0, "frames_indices": [0, 1]}, "2 entries for 6 frames"),
+        ({"frames_indices": list(range(6))}, "needs 'fps', the source's"),
+        ({"fps": 30.0, "frames_indices": ["a"] * 6}, "a list of whole numbers"),
+        ({"fps": 30.0, "frames_indices": [-1] * 6}, "must be 0 or more"),
     ],
 )
 def test_indices_that_do_not_fit(about, message):
