@@ -199,8 +199,8 @@ def test_sides_whose_taps_take_gigabytes_are_errors(name, side):
 
 @pytest.mark.parametrize("height", [20, 300], ids=["one strip", "two strips"])
 def test_vmap_keeps_the_kernels_apart(height):
-    # There is a condition per kernel, see `ops.words.kernel`. If it depended on pixels, vmap would turn it into a select,
-    # and XLA would fuse all kernels into one.
+    # There is a condition per kernel, see `ops.words.kernel`. If it depended on pixels, vmap would turn it into a
+    # select, and XLA would fuse all kernels into one.
     def conditions(function, *shape):
         program = jax.jit(function).lower(jax.ShapeDtypeStruct(shape, np.uint8)).compile()
         return program.as_text().count(" conditional(")
