@@ -39,7 +39,7 @@ from kimi_jax_prep.engine.workers import Borrowed, Task
 from kimi_jax_prep.host.pixels import Pixels, Words
 from kimi_jax_prep.host.render import is_transparent, render, to_rgb
 from kimi_jax_prep.plan import MediaPlan
-from kimi_jax_prep.tables.background import blend_tables, straight_table
+from kimi_jax_prep.tables.background import blend_tables, board_square, straight_table
 from kimi_jax_prep.tables.passes import installed_pass_order, vertical_first
 
 Run = Callable[[Iterable[Task]], None]
@@ -290,6 +290,6 @@ def _is_on_device(axis: Axis | None) -> bool:
 def _blender(
     background: TransparentBgConfig, program: Program, *, premultiplied: bool
 ) -> Callable[[Tile, int, int], Tile]:
-    square = np.int32(background.chessboard_square_size)
+    square = np.int32(board_square(background))
     straight, blended = straight_table(premultiplied=premultiplied), blend_tables(background)
     return lambda tile, top, left: program(tile, np.int32(top), np.int32(left), square, straight, blended)

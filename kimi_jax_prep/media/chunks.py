@@ -5,14 +5,14 @@ from typing import Any
 
 from PIL import Image
 
-from kimi_jax_prep.config import KIMI_K25, MediaProcConfig
+from kimi_jax_prep.config import KIMI_K25, ConfigLike, as_config
 from kimi_jax_prep.media.faults import Reading
 from kimi_jax_prep.media.opening import open_media
 from kimi_jax_prep.media.options import MediaOptions
 
 
 def split_video_chunks(
-    video: Any, *, config: MediaProcConfig = KIMI_K25, fps: float | None = None, **options: Any
+    video: Any, *, config: ConfigLike = KIMI_K25, fps: float | None = None, **options: Any
 ) -> list[dict[str, Any]]:
     """Sample a video and cut it into chunks, as the checkpoint's method of this name does.
 
@@ -31,7 +31,7 @@ def split_video_chunks(
     medium = video if isinstance(video, Mapping) and video.get("type") == "video" else {"type": "video", "video": video}
     if fps is not None:
         medium = {**medium, "fps": fps}
-    chunks = open_media(medium, config, MediaOptions(**options))
+    chunks = open_media(medium, as_config(config), MediaOptions(**options))
     return [
         {
             "type": "video_chunk",
