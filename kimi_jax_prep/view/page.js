@@ -76,8 +76,11 @@
     if (fitToo) fit(); else draw();
     describe();
   }
-  // K3 has another background behind transparent pixels.
-  function samePixels() { return $("model").value === DATA.model || ($("model").value === "k3") === (DATA.model === "k3"); }
+  // The K2 models share their pixels; others may have another background behind transparent pixels.
+  function samePixels() {
+    const names = [$("model").value, DATA.model];
+    return names[0] === names[1] || names.every((name) => name.startsWith("k2."));
+  }
   function width() { return plan.width + plan.pad_right; }
   function height() { return plan.height + plan.pad_bottom; }
 
