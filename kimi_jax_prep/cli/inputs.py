@@ -78,11 +78,21 @@ def naming(files: list[str]) -> Iterator[None]:
     except PrepError as err:
         raise type(err)(with_name(str(err), files)) from err
     except OSError as err:
-        if err.filename is not None or err.errno is None:
+        if err.errno is None:
             raise
-        raise type(err)(err.errno, with_name(err.strerror or str(err), files)) from err
+        # With a file name of its own the error needs no other.
+        message = err.strerror or str(err)
+        message = re.sub(r"^medias\[\d+\]: ", "", message) if err.filename else with_name(message, files)
+        raise type(err)(err.errno, message, err.filename) from err
 
 
 def with_name(message: str, files: list[str]) -> str:
     """The message with the file's name in place of `medias[3]`."""
     return re.sub(r"^medias\[(\d+)\]", lambda m: files[int(m[1])], message)
+
+
+def failure_text(failure: Any, files: list[str]) -> str:
+    """What is wrong with a skipped file, with its name."""
+    error, name = failure.error, files[failure.index]
+    message = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    return f"{name}: " + re.sub(r"^medias\[\d+\]: ", "", message)

@@ -46,13 +46,14 @@ def inspect(
         with whole_file(html) as beside:
             write_page(beside, batch, [Path(files[k]).name for k in batch.sources], config=media_proc_cfg)
     captions = [caption(batch, i, media_proc_cfg).replace("\n", "; ") for i in range(len(batch))]
+    times = [(prompt or "").partition("<|")[0] for prompt in batch.prompts]
+    names = [f"{files[k]} {time}".rstrip() for k, time in zip(batch.sources, times, strict=True)]
     written = [str(path) for path in (out, html) if path is not None]
     if json:
-        media = [{"file": files[k], "caption": c} for k, c in zip(batch.sources, captions, strict=True)]
+        media = [{"file": name, "caption": text} for name, text in zip(names, captions, strict=True)]
         print_json({"media": media, "written": written})
     else:
-        rows = [[files[k], c] for k, c in zip(batch.sources, captions, strict=True)]
-        print_table(["file", "what the model sees"], rows, left=(0, 1))
+        print_table(["what the model sees", "file"], list(zip(captions, names, strict=True)), left=(0, 1))
         for path in written:
             print(f"written  {path}")
 

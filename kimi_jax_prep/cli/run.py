@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kimi_jax_prep.cli.inputs import ConfigOption, JsonOption, VerboseOption, medium, naming, read_config, with_name
+from kimi_jax_prep.cli.inputs import ConfigOption, JsonOption, VerboseOption, failure_text, medium, naming, read_config
 from kimi_jax_prep.cli.output import note, print_facts, print_json, print_table, progress, whole_file
 from kimi_jax_prep.errors import PrepError
 
@@ -65,7 +65,7 @@ def run(
             part = files[start : start + _TOGETHER]
             with naming(part):
                 batch = prep([medium(name) for name in part], on_error="skip" if on_error is OnError.skip else "raise")
-            failures += [(part[f.index], with_name(str(f.error), part)) for f in batch.failures]
+            failures += [(part[f.index], failure_text(f, part)) for f in batch.failures]
             parts.append(batch)
             rows += [(part[source], batch, i) for i, source in enumerate(batch.sources)]
             advance(len(part))

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageChops, ImageDraw, ImageFont
 
 from kimi_jax_prep.checks import positive_int
 from kimi_jax_prep.config import ConfigLike, MediaProcConfig, as_config
 from kimi_jax_prep.plan import MediaPlan
 
-PATCH_LINE = (255, 255, 255, 90)
-TOKEN_LINE = (255, 176, 0, 200)
+_PATCH_LINE = 0.35  # of the inverted picture
+TOKEN_LINE = (255, 176, 0)
 _PAGE, _INK = (24, 26, 31), (232, 234, 237)
 _HATCH = ((70, 74, 84), (118, 124, 138))
 _MARGIN = 12
@@ -22,7 +22,7 @@ _MIN_LINE_DISTANCE = 5  # closer grid lines would hide the picture
 def visualize(batch: Any, i: int = 0, *, config: ConfigLike = "k2.5", grid: bool = True, max_side: int = 1600) -> Any:
     """Draw what the model sees of one image or video chunk.
 
-    White lines separate patches, orange lines tokens; padding is hatched. Lines less than 5 pixels apart are left
+    Thin inverted lines separate patches, orange lines tokens; padding is hatched. Lines less than 5 pixels apart are left
     out. Small pictures are enlarged by a whole factor; pictures larger than `max_side` are reduced.
 
     Args:
@@ -109,19 +109,20 @@ def draw_frame(
     picture = picture.resize(size, Image.Resampling.NEAREST if factor >= 1 else Image.Resampling.BOX)
     if not grid:
         return picture
-    lines = Image.new("RGBA", size)
-    draw = ImageDraw.Draw(lines)
     token = patch * plan.merge_kernel_size
-    for step, color in ((patch, PATCH_LINE), (token, TOKEN_LINE)):
+    # Inverted, so that lines are visible on dark and light pictures.
+    inverted = Image.blend(picture, ImageChops.invert(picture), _PATCH_LINE)
+    for step, ink in ((patch, inverted), (token, TOKEN_LINE)):
         if step * factor < _MIN_LINE_DISTANCE:
             continue
-        for x in range(0, width + 1, step):
-            at = min(round(x * factor), size[0] - 1)
-            draw.line((at, 0, at, size[1]), fill=color)
-        for y in range(0, height + 1, step):
-            at = min(round(y * factor), size[1] - 1)
-            draw.line((0, at, size[0], at), fill=color)
-    return Image.alpha_composite(picture.convert("RGBA"), lines).convert("RGB")
+        mask = Image.new("L", size)
+        draw = ImageDraw.Draw(mask)
+        for side, length in ((0, width), (1, height)):
+            for k in range(0, length + 1, step):
+                at = min(round(k * factor), size[side] - 1)
+                draw.line((at, 0, at, size[1]) if side == 0 else (0, at, size[0], at), fill=255)
+        picture.paste(ink, (0, 0), mask)
+    return picture
 
 
 def sheet(groups: list[tuple[str | None, list[Image.Image], list[str] | None]], text: str) -> Image.Image:
