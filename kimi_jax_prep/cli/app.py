@@ -22,12 +22,13 @@ app = typer.Typer(
 )
 
 
-def _version(value: bool) -> None:
+def _version(value: bool) -> bool:
     if value:
         from kimi_jax_prep import __version__
 
         typer.echo(f"kimi-jax-prep {__version__}")
         raise typer.Exit
+    return value
 
 
 @app.callback()
@@ -50,6 +51,8 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         status = app(args=list(arguments), prog_name="kimi-jax-prep", standalone_mode=False)
         sys.stdout.flush()
+        if status == INTERRUPTED:  # some versions of typer return it instead of raising
+            print("error: interrupted", file=sys.stderr)
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
         # The reader has left (`| head`). Python must not report the same again when it flushes at exit.

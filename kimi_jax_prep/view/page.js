@@ -105,9 +105,8 @@
     context.drawImage(picture, 0, 0, made.width, made.height, state.x, state.y, plan.width * z, plan.height * z);
     if ($("grid").checked) {
       const patch = config().patch_size;
-      context.globalCompositeOperation = "difference"; // visible on dark and light pictures
-      lines(patch, "rgba(255,255,255,0.4)", 1);
-      context.globalCompositeOperation = "source-over";
+      lines(patch, "rgba(0,0,0,0.3)", 3); // a dark edge: visible on light pictures too
+      lines(patch, "rgba(255,255,255,0.5)", 1);
       lines(patch * config().merge_kernel_size, "rgba(255,176,0,0.9)", 1);
     }
     if (state.cursor) {

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
-from PIL import Image, ImageChops, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 
 from kimi_jax_prep.checks import positive_int
 from kimi_jax_prep.config import ConfigLike, MediaProcConfig, as_config
 from kimi_jax_prep.plan import MediaPlan
 
-_PATCH_LINE = 0.35  # of the inverted picture
+_PATCH_LINE = 0.35  # of black or white
 TOKEN_LINE = (255, 176, 0)
 _PAGE, _INK = (24, 26, 31), (232, 234, 237)
 _HATCH = ((70, 74, 84), (118, 124, 138))
@@ -22,8 +22,8 @@ _MIN_LINE_DISTANCE = 5  # closer grid lines would hide the picture
 def visualize(batch: Any, i: int = 0, *, config: ConfigLike = "k2.5", grid: bool = True, max_side: int = 1600) -> Any:
     """Draw what the model sees of one image or video chunk.
 
-    Thin inverted lines separate patches, orange lines tokens; padding is hatched. Lines less than 5 pixels apart are left
-    out. Small pictures are enlarged by a whole factor; pictures larger than `max_side` are reduced.
+    Thin black or white lines separate patches, orange lines tokens; padding is hatched. Lines less than 5 pixels
+    apart are left out. Small pictures are enlarged by a whole factor; pictures larger than `max_side` are reduced.
 
     Args:
       batch: a `PatchBatch` of any dtype, in NumPy or JAX.
@@ -110,9 +110,10 @@ def draw_frame(
     if not grid:
         return picture
     token = patch * plan.merge_kernel_size
-    # Inverted, so that lines are visible on dark and light pictures.
-    inverted = Image.blend(picture, ImageChops.invert(picture), _PATCH_LINE)
-    for step, ink in ((patch, inverted), (token, TOKEN_LINE)):
+    # Darker on light pixels and lighter on dark ones, so that lines are visible on any picture.
+    ink = picture.convert("L").point([255 if v < 140 else 0 for v in range(256)]).convert("RGB")
+    contrasting = Image.blend(picture, ink, _PATCH_LINE)
+    for step, color in ((patch, contrasting), (token, TOKEN_LINE)):
         if step * factor < _MIN_LINE_DISTANCE:
             continue
         mask = Image.new("L", size)
@@ -121,7 +122,7 @@ def draw_frame(
             for k in range(0, length + 1, step):
                 at = min(round(k * factor), size[side] - 1)
                 draw.line((at, 0, at, size[1]) if side == 0 else (0, at, size[0], at), fill=255)
-        picture.paste(ink, (0, 0), mask)
+        picture.paste(color, (0, 0), mask)
     return picture
 
 
