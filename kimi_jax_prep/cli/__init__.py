@@ -6,7 +6,7 @@ May import: typer, rich and all of this package. Importing it needs no extra and
 import sys
 from typing import Any
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main"]  # pyright: ignore[reportUnsupportedDunderAll]  # __getattr__ has it
 
 _EXTRA = "error: the command needs the extra `cli`; install it with `pip install 'kimi-jax-prep[cli]'`"
 

@@ -47,7 +47,7 @@ def plan(
     costs = [[_tokens(_replanned(row, other)) for other in others] for row in rows]
     if json:
         media = [_facts(row, dict(zip(budget or (), cost, strict=True))) for row, cost in zip(rows, costs, strict=True)]
-        total = {key: sum(m[key] for m in media) for key in ("patches", "tokens")}
+        total: dict[str, Any] = {key: sum(m[key] for m in media) for key in ("patches", "tokens")}
         total["tokens_at_budget"] = {str(limit): sum(c[k] for c in costs) for k, limit in enumerate(budget or ())}
         print_json({"media": media, "total": total, "errors": errors})
     else:

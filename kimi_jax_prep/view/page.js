@@ -3,7 +3,7 @@
   const $ = (id) => document.getElementById(id);
   const canvas = $("view"), context = canvas.getContext("2d");
   const group = (n) => n.toLocaleString("en");
-  const state = { row: 0, frame: 0, budget: null, zoom: 1, x: 0, y: 0, cursor: null };
+  const state = { row: 0, frame: 0, budget: null, zoom: 1, x: 0, y: 0, cursor: null, fitted: true };
   let row, plan, exact, picture = new Image(), pixels = null, shown = 0;
 
   function option(select, value, text) {
@@ -89,6 +89,7 @@
     state.zoom = Math.min((box.width - 16) / width(), (box.height - 16) / height());
     state.x = (box.width - width() * state.zoom) / 2;
     state.y = (box.height - height() * state.zoom) / 2;
+    state.fitted = true;
     draw();
   }
 
@@ -105,7 +106,7 @@
     context.drawImage(picture, 0, 0, made.width, made.height, state.x, state.y, plan.width * z, plan.height * z);
     if ($("grid").checked) {
       const patch = config().patch_size;
-      lines(patch, "rgba(0,0,0,0.3)", 3); // a dark edge: visible on light pictures too
+      if (patch * z >= 12) lines(patch, "rgba(0,0,0,0.3)", 3); // a dark edge: visible on light pictures too
       lines(patch, "rgba(255,255,255,0.5)", 1);
       lines(patch * config().merge_kernel_size, "rgba(255,176,0,0.9)", 1);
     }
@@ -170,6 +171,7 @@
   function zoomAt(factor, x, y) {
     const next = Math.min(64, Math.max(0.02, state.zoom * factor)), by = next / state.zoom;
     state.x = x - (x - state.x) * by; state.y = y - (y - state.y) * by; state.zoom = next;
+    state.fitted = false;
     draw();
   }
   function middle() {
@@ -196,7 +198,7 @@
       if (other) {
         const length = (a) => Math.hypot(a[0] - other[1][0], a[1] - other[1][1]);
         zoomAt(length(now) / Math.max(1, length(before)), ...other[1]);
-      } else { state.x += now[0] - before[0]; state.y += now[1] - before[1]; }
+      } else { state.x += now[0] - before[0]; state.y += now[1] - before[1]; state.fitted = false; }
       fingers.set(e.pointerId, now);
     }
     point(inside(e));
@@ -229,7 +231,7 @@
   $("out").addEventListener("click", () => zoomAt(0.8, ...middle()));
   $("fit").addEventListener("click", fit);
   $("reset").addEventListener("click", () => { state.budget = null; $("model").value = DATA.model; replan(true); });
-  window.addEventListener("resize", () => plan && fit());
+  window.addEventListener("resize", () => plan && (state.fitted ? fit() : draw()));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   if (DATA.rows.length) chooseRow();
 })();

@@ -76,7 +76,9 @@ def frame_bytes(
     values = values.reshape(frames, rows * side, columns * side, 3)
     if values.dtype == np.uint8:
         return values
-    scaled = (values.astype(np.float32) * np.float32(config.image_std) + np.float32(config.image_mean)) * 255
+    scaled = (
+        values.astype(np.float32) * np.array(config.image_std, np.float32) + np.array(config.image_mean, np.float32)
+    ) * 255
     return np.nan_to_num(scaled.round()).clip(0, 255).astype(np.uint8)
 
 

@@ -99,7 +99,16 @@ setTimeout(() => {
   const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2 };
   canvas.dispatchEvent(new PointerEvent("pointermove", at));
   found.hover = read();
-  key("+"); key("+"); key("0");
+  const hover = (fx, fy) => {
+    const where = { clientX: box.x + box.width * fx, clientY: box.y + box.height * fy };
+    canvas.dispatchEvent(new PointerEvent("pointermove", where));
+    return text("position");
+  };
+  const near = hover(0.5, 0.5), far = hover(0.6, 0.5);
+  canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -300, cancelable: true, ...at }));
+  found.wheel = [near, hover(0.5, 0.5), far, hover(0.6, 0.5)];
+  canvas.focus(); key("+"); key("0");
+  found.fit = [far, hover(0.6, 0.5)];
   $("budget").value = 5; $("budget").dispatchEvent(new Event("input"));
   found.replanned = [text("budgetOut"), text("resized"), text("tokens"), text("note")];
   $("model").value = "k3"; $("model").dispatchEvent(new Event("change"));
@@ -185,6 +194,10 @@ def test_the_page_in_chromium(tmp_path, batch, width, dark):
         assert token.startswith(f"{token_index} (row {y // 28}, column {x // 28})")
         assert values == text
     assert found["keyboard"][0] == "x 15, y 14"
+
+    near, same, far, nearer = (int(re.findall(r"\d+", place)[0]) for place in found["wheel"])
+    assert near == same < nearer < far  # the wheel zooms in at the pointer
+    assert found["fit"][0] == found["fit"][1]
 
     small = kjp.plan_image(width=130, height=90, config=dataclasses.replace(kjp.KIMI_K25, in_patch_limit=32))
     assert found["replanned"][:3] == ["32", f"{small.width} x {small.height}", str(small.num_tokens)]
