@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kimi_jax_prep.cli.inputs import ConfigOption, JsonOption, VerboseOption, is_video, medium, naming, read_config
-from kimi_jax_prep.cli.output import print_json, print_table, whole_file
+from kimi_jax_prep.cli.output import print_json, show_lines, whole_file
 from kimi_jax_prep.errors import PrepError
 
 
@@ -45,17 +45,20 @@ def inspect(
 
         with whole_file(html) as beside:
             write_page(beside, batch, [Path(files[k]).name for k in batch.sources], config=media_proc_cfg)
-    captions = [caption(batch, i, media_proc_cfg).replace("\n", "; ") for i in range(len(batch))]
+    captions = [caption(batch, i, media_proc_cfg) for i in range(len(batch))]
     times = [(prompt or "").partition("<|")[0] for prompt in batch.prompts]
     names = [f"{files[k]} {time}".rstrip() for k, time in zip(batch.sources, times, strict=True)]
     written = [str(path) for path in (out, html) if path is not None]
     if json:
-        media = [{"file": name, "caption": text} for name, text in zip(names, captions, strict=True)]
+        media = [
+            {"file": name, "caption": text.replace("\n", "; ")} for name, text in zip(names, captions, strict=True)
+        ]
         print_json({"media": media, "written": written})
     else:
-        print_table(["what the model sees", "file"], list(zip(captions, names, strict=True)), left=(0, 1))
-        for path in written:
-            print(f"written  {path}")
+        for name, text in zip(names, captions, strict=True):
+            show_lines([name], "bold")
+            show_lines([f"  {line}" for line in text.split("\n")])
+        show_lines([f"written  {path}" for path in written])
 
 
 def _check(files: list[str], out: Path | None, html: Path | None) -> None:

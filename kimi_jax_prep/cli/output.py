@@ -17,12 +17,23 @@ def print_json(value: Any) -> None:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, left: Sequence[int] = (0,)) -> None:
     """Aligned columns. Nothing is wrapped or cut; numbers are right-aligned, columns in `left` are not.
 
-    In a terminal the header is bold; in a pipe the text is plain.
+    In a terminal the header is bold, and where a last column "file" does not fit, each name has a line of its own
+    above its row. In a pipe the text is plain.
     """
     cells = [list(header), *([_text(value) for value in row] for row in rows)]
+    names = [""] * len(cells)
+    if header[-1] == "file" and sys.stdout.isatty():
+        import shutil
+
+        longest = sum(max(len(row[k]) for row in cells) + 2 for k in range(len(header))) - 2
+        if longest > shutil.get_terminal_size().columns:
+            names = ["", *(row[-1] for row in cells[1:])]
+            cells, header = [row[:-1] for row in cells], header[:-1]
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
     lines = []
-    for row in cells:
+    for name, row in zip(names, cells, strict=True):
+        if name:
+            lines.append(name)
         padded = [c.ljust(w) if k in left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))]
         lines.append("  ".join(padded).rstrip())
     show_lines(lines[:1], "bold")
