@@ -19,7 +19,7 @@ _MARGIN = 12
 _MIN_LINE_DISTANCE = 5  # closer grid lines would hide the picture
 
 
-def visualize(batch: Any, i: int = 0, *, config: ConfigLike = "k2.5", grid: bool = True, max_side: int = 1600) -> Any:
+def visualize(batch: Any, i: int, *, config: ConfigLike = "k2.5", grid: bool = True, max_side: int = 1600) -> Any:
     """Draw what the model sees of one image or video chunk.
 
     Thin black or white lines separate patches, orange lines tokens; padding is hatched. Lines less than 5 pixels

@@ -35,13 +35,13 @@ def test_the_bytes_come_back_from_the_patches(dtype):
 
 def test_without_grid_the_picture_is_the_padded_frame(prep):
     pixels = noise(700, 650)
-    picture = np.asarray(kjp.visualize(prep([pixels]), grid=False))
+    picture = np.asarray(kjp.visualize(prep([pixels]), 0, grid=False))
     assert (picture[12 : 12 + 650, 12 : 12 + 700] == pixels).all()
     assert not picture[12 + 650 : 12 + 672, 12 : 12 + 700].any()
 
 
 def test_padding_is_hatched_and_tokens_have_lines(prep):
-    picture = np.asarray(kjp.visualize(prep([np.zeros((650, 700, 3), np.uint8)])))
+    picture = np.asarray(kjp.visualize(prep([np.zeros((650, 700, 3), np.uint8)]), 0))
     padding = picture[12 + 650 : 12 + 671, 12 : 12 + 700].reshape(-1, 3)
     assert {tuple(c) for c in _HATCH} <= {tuple(int(v) for v in c) for c in np.unique(padding, axis=0)}
     at_line, beside = picture[12 + 5, 12 + 28], picture[12 + 5, 12 + 5]
@@ -60,7 +60,7 @@ def test_negative_rows_count_from_the_end(prep):
 
 
 def test_a_large_picture_is_reduced(prep):
-    assert max(kjp.visualize(prep([noise(2000, 300)]), max_side=500).size) <= 500 + 24
+    assert max(kjp.visualize(prep([noise(2000, 300)]), 0, max_side=500).size) <= 500 + 24
 
 
 def test_frames_of_a_chunk_and_chunks_of_a_video_are_all_there(prep):
@@ -104,5 +104,5 @@ def test_a_transparent_picture_shows_the_board_of_k3():
     buffer = io.BytesIO()
     Image.new("RGBA", (280, 280)).save(buffer, "PNG")
     batch = Preprocessor("k3", backend="numpy")([buffer.getvalue()])
-    picture = np.asarray(kjp.visualize(batch, config="k3", grid=False))
+    picture = np.asarray(kjp.visualize(batch, 0, config="k3", grid=False))
     assert {180, 255} <= set(np.unique(picture[12:200, 12:200]).tolist())
