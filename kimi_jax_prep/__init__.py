@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kimi_jax_prep.streams.packs import pack_stream as pack_stream
     from kimi_jax_prep.streams.prefetch import prefetch as prefetch
     from kimi_jax_prep.tables.lut import normalize_lut as normalize_lut
+    from kimi_jax_prep.view.picture import visualize as visualize
 
 __version__ = "0.2.0"
 
@@ -54,6 +55,7 @@ _LAZY = {
     "resize_bicubic": "ops.resize",
     "split_video_chunks": "media.chunks",
     "unpatchify": "ops.patchify",
+    "visualize": "view.picture",
 }
 
 __all__ = [
@@ -93,6 +95,7 @@ __all__ = [
     "resize_bicubic",
     "split_video_chunks",
     "unpatchify",
+    "visualize",
 ]
 
 

@@ -53,6 +53,31 @@ class PatchBatch:
     def __len__(self) -> int:
         return len(self.plans)
 
+    def __repr__(self) -> str:
+        kind = (
+            f"{self.pixel_values.dtype} {tuple(self.pixel_values.shape)}"
+            if hasattr(self.pixel_values, "shape")
+            else "?"
+        )
+        failed = f", failures={len(self.failures)}" if self.failures else ""
+        shown = ", ".join("x".join(map(str, plan.grid_thw)) for plan in self.plans[:4])
+        more = ", ..." if len(self.plans) > 4 else ""
+        return (
+            f"PatchBatch(pixel_values={kind}, grid_thws=[{shown}{more}], rows={len(self)}, "
+            f"tokens={sum(self.num_tokens)}{failed})"
+        )
+
+    def show(self, i: int = 0, **options: Any) -> Any:
+        """Draw row `i` with its grid: `kimi_jax_prep.visualize(self, i, **options)`."""
+        from kimi_jax_prep.view.picture import visualize
+
+        return visualize(self, i, **options)
+
+    def _repr_html_(self) -> str:
+        from kimi_jax_prep.view.notebook import batch_html
+
+        return batch_html(self)
+
     def split(self) -> Sequence[Any]:
         """Return the patches of each row as views of `pixel_values`, (num_patches, 3, 14, 14) each."""
         parts, start = [], 0

@@ -106,6 +106,9 @@ class TransparentBgConfig:
         for name, read in _BACKGROUND_READERS.items():
             object.__setattr__(self, name, read(f"transparent_bg_config.{name}", getattr(self, name)))
 
+    def __repr__(self) -> str:
+        return _short_repr(self)
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TransparentBgConfig":
         """Read the JSON object. Unknown keys are kept for `to_dict`."""
@@ -161,6 +164,9 @@ class MediaProcConfig:
     def __post_init__(self) -> None:
         for name, read in _READERS.items():
             object.__setattr__(self, name, read(name, getattr(self, name)))
+
+    def __repr__(self) -> str:
+        return _short_repr(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "MediaProcConfig":
@@ -273,6 +279,12 @@ def _split(values: Mapping[str, Any], cls: type) -> tuple[dict[str, Any], dict[s
     fields = {f.name for f in dataclasses.fields(cls)} - {"unknown_json", "unknown_outer_json"}
     known = {k: v for k, v in values.items() if k in fields}
     return known, {k: v for k, v in values.items() if k not in fields}
+
+
+def _short_repr(config: Any) -> str:
+    """The constructor call, without the fields that have their default value."""
+    changed = [f for f in dataclasses.fields(config) if getattr(config, f.name) != f.default]
+    return f"{type(config).__name__}({', '.join(f'{f.name}={getattr(config, f.name)!r}' for f in changed)})"
 
 
 def _plain_fields(config: Any) -> dict[str, Any]:

@@ -110,6 +110,13 @@ class Preprocessor:
         """Threads that work on one call."""
         return self._num_threads
 
+    def __repr__(self) -> str:
+        device = f", device={self.device!r}" if self.device is not None else ""
+        return (
+            f"Preprocessor({self.config!r}, dtype={self.dtype!r}, backend={self.backend!r}, "
+            f"num_threads={self.num_threads}{device})"
+        )
+
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
             raise AttributeError(f"`{name}` of a Preprocessor cannot be set; make another Preprocessor.")
