@@ -1,4 +1,4 @@
-"""The one ruler of the tests: equal dtype, equal shape, equal bits."""
+"""The comparison that all tests use: equal dtype, equal shape, equal bits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pillow's 8-bit bicubic resize in plain Python and NumPy, one number after another: the judge of taps and passes."""
+"""Pillow's 8-bit bicubic resize in plain Python and NumPy, one number after another: the standard for taps."""
 
 import math
 

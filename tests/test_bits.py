@@ -1,4 +1,4 @@
-"""The ruler before the measuring: it passes on equal bits and fails on everything else."""
+"""The comparison helper passes on equal bits and fails on everything else."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""Every recorded picture and video chunk of the checkpoint, by hash, from the judge and from the engine."""
+"""Every recorded image and video chunk of the checkpoint, by hash, from the reference and from the engine."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""The judge itself: numbers that people in the field measured, worked out by hand or with Pillow alone."""
+"""The reference itself, against numbers measured in the field, worked out by hand, or made with Pillow alone."""
 
 import io
 import math

@@ -1,8 +1,8 @@
-"""Pillow's bicubic for pictures of any size through a few programs of fixed shape.
+"""Pillow's bicubic for images of any size, through a few programs of fixed shape.
 
-A picture is cut into strips of rows that fit `ROWS` and tiles of columns that fit `COLUMNS`; positions and weights of
-the taps are arguments, so that nothing about a picture's size is compiled in. Pixels are 32-bit words, R in the
-lowest byte, as Pillow holds them, so that one fetch serves all channels.
+An image is cut into strips of up to `ROWS` rows and tiles of up to `COLUMNS` columns. Positions and weights of the taps
+are arguments, so that nothing about an image's size is compiled in. Pixels are 32-bit words, R in the lowest byte, as
+Pillow holds them: one fetch serves all channels.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from kimi_jax_prep.tables.taps import bicubic_taps, num_taps
 # Input rows and output columns of one launch. Large enough that a launch is worth its 20 microseconds, small enough
 # that what hangs over a picture's edge (half a tile on average) stays below a tenth of the work for 2048x2048.
 ROWS, COLUMNS = 560, 304
-# Input columns that launches share; wider pictures take several. The odd 16 keep rows off the same cache sets.
+# Input columns that launches share; wider images take several. The extra 16 keep rows off the same cache sets.
 STRIP_COLUMNS = 4096 + 16
 
-# Numbers of taps that have a program of their own; a picture takes the next one up, and larger numbers a loop over
-# groups. With two passes for each, 3-channel and 4-channel, and one for the background, 23 programs in all.
+# Numbers of taps that have a program. An axis uses the next larger one; above them, one program loops over groups of
+# taps. Two passes for each, with 3 or 4 channels, and one for the background: 23 programs.
 TAPS = {3: (5, 6, 7, 8, 10, 12, 16), 4: (8, 16)}
-# Beyond, at a shrinking by 66, Pillow does the work: 16384 pixels to 248 still go here.
+# Maximum taps. Beyond a reduction factor of 66 (16384 pixels to 248), Pillow resizes.
 MOST_TAPS = 264
 
 
@@ -240,7 +240,7 @@ def cut_axis(n_in: int, n_out: int, *, horizontal: bool, channels: int, device: 
 
 
 def _shared(tiles: list[AxisTile]) -> Iterator[AxisTile]:
-    """The same tiles; neighbours that fit `STRIP_COLUMNS` together get one origin."""
+    """The same tiles; adjacent ones that fit `STRIP_COLUMNS` together get one origin."""
     origin = 0
     for tile in tiles:
         if tile.high - origin > STRIP_COLUMNS:

@@ -1,6 +1,6 @@
-"""Pixels of a PIL image as 32-bit words, by rectangle, with as few copies as its memory allows.
+"""Pixels of a PIL image as 32-bit words, by rectangle, without a copy where its memory allows.
 
-A word holds the first channel in its lowest byte: R, G, B and one that means nothing, or R, G, B, A.
+A word holds the first channel in its lowest byte: R, G, B and an unused byte, or R, G, B, A.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ Words = UInt32[np.ndarray, "h w"]
 
 
 class _ArrowArray(ctypes.Structure):
-    """`struct ArrowArray` of Arrow's C data interface; trailing fields that are not needed are left out."""
+    """`struct ArrowArray` of Arrow's C data interface; trailing fields are left out."""
 
 
 _ArrowArray._fields_ = [
@@ -33,24 +33,24 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Pixels:
-    """Reads rectangles of one decoded image of mode RGB, RGBA or RGBa, which must not change meanwhile."""
+    """Reads rectangles of one decoded image of mode RGB, RGBA or RGBa, which must not change while it is read."""
 
     def __init__(self, image: Image.Image) -> None:
         if image.mode not in ("RGB", "RGBA", "RGBa"):
             raise ValueError(f"mode {image.mode!r} has no 4-byte pixels in order R, G, B")
         self._image = image
         self._raw_mode = "RGBX" if image.mode == "RGB" else image.mode
-        self._lent = _lend(image)
+        self._shared = _shared_memory(image)
 
     def box(self, top: int, bottom: int, left: int, right: int) -> Words:
         """Rows `top` to `bottom - 1`, columns `left` to `right - 1`, read-only."""
-        if self._lent is not None:
-            return self._lent[top:bottom, left:right]
+        if self._shared is not None:
+            return self._shared[top:bottom, left:right]
         shape = (bottom - top, right - left)
         return np.frombuffer(_encode(self._image, (left, top, right, bottom), self._raw_mode), "<u4").reshape(shape)
 
 
-class _Lender:
+class _PillowMemory:
     """Base of every array that looks into Pillow's memory: it keeps the capsule, and so the memory, alive."""
 
     def __init__(self, address: int, shape: tuple[int, int], capsule: object) -> None:
@@ -58,10 +58,10 @@ class _Lender:
         self.__array_interface__ = {"version": 3, "data": (address, True), "shape": shape, "typestr": "<u4"}
 
 
-def _lend(image: Image.Image) -> Words | None:
+def _shared_memory(image: Image.Image) -> Words | None:
     """Pillow's own memory, or None where its rows do not lie in one block.
 
-    Pillow 11.2 and later hand it out through Arrow's C data interface, with four bytes for each pixel.
+    Pillow 11.2 and later export it through Arrow's C data interface, with four bytes for each pixel.
     """
     if _rows_are_padded(image.width):
         return None
@@ -75,11 +75,11 @@ def _lend(image: Image.Image) -> Words | None:
     values = pixels.children[0].contents
     if values.length != 4 * pixels.length or values.n_buffers != 2 or values.offset:
         return None
-    return np.asarray(_Lender(values.buffers[1], (image.height, image.width), capsule))
+    return np.asarray(_PillowMemory(values.buffers[1], (image.height, image.width), capsule))
 
 
 def _rows_are_padded(width: int) -> bool:
-    """Whether Pillow pads rows (`PILLOW_ALIGNMENT`): up to 12.3 it hands them out as if it did not."""
+    """Whether Pillow pads rows (`PILLOW_ALIGNMENT`): up to 12.3 it exports them as if it did not."""
     alignment = getattr(Image.core, "get_alignment", lambda: 1)()
     return 4 * width % alignment != 0
 

@@ -1,4 +1,4 @@
-"""A decoded picture to RGB at its planned size with Pillow: colour, resize, background, in the config's order."""
+"""Renders a decoded image as RGB at its planned size with Pillow: colour, resize, background, in the config's order."""
 
 import numpy as np
 from jaxtyping import UInt8
@@ -11,7 +11,7 @@ from kimi_jax_prep.tables.background import blend_tables, board_square
 
 
 def render(image: Image.Image, plan: MediaPlan, config: MediaProcConfig) -> Image.Image:
-    """Colour and resize of one decoded frame, in the order that the config asks for; RGB, not yet padded.
+    """Convert and resize one decoded frame in the order that the config asks for. Returns RGB, not yet padded.
 
     Raises:
       MediaError: its mode cannot become RGB, or it is too long for Pillow to resize.

@@ -1,1 +1,4 @@
-"""One file for each neighbour. Nothing here is imported unless it is asked for."""
+"""Adapters, one file for each framework.
+
+May import: the framework, and all of this package but `cli`. Nothing here is imported unless you import it.
+"""

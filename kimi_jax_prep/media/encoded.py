@@ -73,8 +73,7 @@ def _from_string(text: str, *, allow_paths: bool) -> bytes | Path:
     if allow_paths:
         return Path(text)
     raise MediaError(
-        "a plain string is not opened; pass a file as `pathlib.Path(...)`, or set `allow_paths=True` if no stranger "
-        "chooses the string."
+        "a plain string is not opened; pass a file as `pathlib.Path(...)`, or set `allow_paths=True` for trusted input."
     )
 
 

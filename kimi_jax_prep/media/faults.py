@@ -53,7 +53,7 @@ def is_about_a_medium(err: BaseException) -> bool:
 
 
 def is_of_the_machine(err: BaseException | None) -> bool:
-    """Whether there was no memory, no room, or no more open file, here or in a cause."""
+    """Whether memory, disk space or file descriptors ran out, here or in a cause."""
     while err is not None:
         if isinstance(err, MemoryError) or (isinstance(err, OSError) and err.errno in _OF_THE_MACHINE):
             return True

@@ -41,6 +41,8 @@ class Failures(dict[int, Exception]):
         """Name the medium in an error and keep it, or raise it. False for what is no error of a medium."""
         if isinstance(err, Exception) and not is_about_a_medium(err):
             if is_of_the_machine(err):
+                if isinstance(err, PrepError):
+                    raise type(err)(f"medias[{i}]: {err}") from err
                 err.add_note(f"while reading medias[{i}]")
             return False
         if isinstance(err, PrepError):

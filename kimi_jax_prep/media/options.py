@@ -1,4 +1,4 @@
-"""How media are opened: limits on what strangers send, and choices where the field offers some."""
+"""How media are opened: limits for untrusted input, and choices where the field offers some."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ class MediaOptions:
     allow_paths: bool = False
     """Whether a plain string may be the name of a file. `pathlib.Path` always may."""
     max_pixels: int | None = 178_956_970
-    """Most pixels of one image or video frame, checked before decoding; None for no limit of ours. Pillow's own
+    """Maximum pixels of one image or video frame, checked before decoding; None for no limit of ours. Pillow's own
     (`PIL.Image.MAX_IMAGE_PIXELS`, twice which is our default) holds for encoded images all the same."""
     max_frames: int | None = 4096
-    """Most frames that are taken from one video, checked before decoding; None for no limit."""
+    """Maximum frames taken from one video, checked before decoding; None for no limit."""
     max_total_pixels: int | None = 1 << 33
-    """Most pixels of one call, all media and all frames taken of each together, checked before decoding; None for no
-    limit. The default is 4,096 video frames of 1920x1080."""
+    """Maximum pixels of one call, all frames of all media together, checked before decoding; None for no limit. The
+    default is 4,096 video frames of 1920x1080."""
     exif_transpose: bool = False
     """Whether images are turned as their EXIF orientation says, and video frames as their rotation flag says. The
     checkpoint does neither."""

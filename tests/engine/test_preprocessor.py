@@ -1,4 +1,4 @@
-"""The whole path from media to one batch: the judge's bits, in the caller's order, with nothing touched or kept."""
+"""The whole path from media to one batch: the reference's bits, in the caller's order, with nothing changed or kept."""
 
 import copy
 import dataclasses
@@ -103,7 +103,7 @@ def test_a_mixed_batch_is_its_media_one_by_one(config, path):
 @pytest.mark.parametrize("std", [(0.5, 0.5, 0.5), (0.26862954, 0.26130258, 0.27577711)], ids=["one table", "three"])
 def test_every_dtype_is_the_table_of_the_judges_bytes(dtype, path, std):
     config = dataclasses.replace(CONFIGS["K3"], image_std=std)
-    # With mean 0 and std 1 / 255, the judge's values are the bytes themselves.
+    # With mean 0 and std 1 / 255, the reference's values are the bytes themselves.
     plain = dataclasses.replace(config, image_mean=(0.0, 0.0, 0.0), image_std=(1 / 255,) * 3)
     bytes_ = reference.preprocess(mixed(), plain).pixel_values
     index = np.rint(bytes_).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The engine's resize: tiles of fixed shape against Pillow, whose Image.resize is the judge."""
+"""The engine's resize: tiles of fixed shape against Pillow's `Image.resize`."""
 
 import itertools
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Random pictures of every mode, container and kind of metadata, in every form, against the judge.
+"""Random pictures of every mode, container and kind of metadata, in every form, against the reference.
 
 `HYPOTHESIS_EXAMPLES=2000 python -m pytest tests/test_media_properties.py` looks longer.
 """

@@ -18,10 +18,10 @@ def picture(mode: str) -> Image.Image:
     return Image.fromarray(array[..., :3]) if mode == "RGB" else Image.fromarray(array).convert(mode)
 
 
-@pytest.fixture(params=["lent", "encoded", "cropped"])
+@pytest.fixture(params=["shared", "encoded", "cropped"])
 def way(request, monkeypatch):
-    if request.param != "lent":
-        monkeypatch.setattr(_pixels, "_lend", lambda _image: None)
+    if request.param != "shared":
+        monkeypatch.setattr(_pixels, "_shared_memory", lambda _image: None)
     if request.param == "cropped":
         monkeypatch.setattr(_pixels, "_get_encoder", None)
     return request.param

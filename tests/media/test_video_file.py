@@ -79,7 +79,7 @@ def numbers(source, indices) -> list[int]:
 
 
 def everything(source) -> list[np.ndarray]:
-    """All frames as PyAV decodes them one after another: the judge."""
+    """All frames as PyAV decodes them one after another: what is expected."""
     with av.open(io.BytesIO(source)) as container:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
