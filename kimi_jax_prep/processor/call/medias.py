@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_jax_prep.errors import PlanError, TextError
+from kimi_jax_prep.media.kinds import Described, described
 from kimi_jax_prep.processor.image import as_list
 from kimi_jax_prep.text.placeholders import Mark
 
@@ -98,7 +99,7 @@ def check_sampling(medias: Sequence[Any], sampling: Mapping[str, Any]) -> None:
     Raises:
       PlanError: any of them, beside a video; `do_sample_frames=False` is fine where no video is sampled.
     """
-    films = [media for media in medias if isinstance(media, Mapping) and media.get("type") == "video"]
+    films = [film for film in map(described, medias) if film.kind == "video"]
     if not films or not sampling:
         return
     if sampling == {"do_sample_frames": False} and not any(map(_is_sampled, films)):
@@ -111,10 +112,9 @@ def check_sampling(medias: Sequence[Any], sampling: Mapping[str, Any]) -> None:
     )
 
 
-def _is_sampled(film: Mapping[str, Any]) -> bool:
-    video = film.get("video")
-    given = isinstance(video, list | tuple) or hasattr(video, "shape")
-    return not given or (film.get("fps") is not None and film.get("frames_indices") is None)
+def _is_sampled(film: Described) -> bool:
+    given = isinstance(film.content, list | tuple) or hasattr(film.content, "shape")
+    return not given or (film.fps is not None and film.frames_indices is None)
 
 
 class _Queue:
