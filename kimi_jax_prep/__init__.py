@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kimi_jax_prep.engine.preprocessor import cached_bytes as cached_bytes
     from kimi_jax_prep.engine.preprocessor import clear_cache as clear_cache
     from kimi_jax_prep.engine.preprocessor import preprocess as preprocess
-    from kimi_jax_prep.media.chunks import split_video_chunks as split_video_chunks
+    from kimi_jax_prep.media.opening import split_video_chunks as split_video_chunks
     from kimi_jax_prep.media.options import MediaOptions as MediaOptions
     from kimi_jax_prep.ops.composite import composite as composite
     from kimi_jax_prep.ops.export import export_preprocess as export_preprocess
@@ -53,7 +53,7 @@ _LAZY = {
     "preprocess": "engine.preprocessor",
     "preprocess_frames": "ops.patchify",
     "resize_bicubic": "ops.resize",
-    "split_video_chunks": "media.chunks",
+    "split_video_chunks": "media.opening",
     "unpatchify": "ops.patchify",
     "visualize": "view.picture",
 }

@@ -10,14 +10,13 @@ FFmpeg is given open Python files, never names, and only formats that hold their
 list of other files, no single pictures (PNG, JPEG, WebP), which are images and not videos.
 """
 
-import bisect
 import contextlib
 import io
 import itertools
 import math
 import operator
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from jaxtyping import UInt8
 
 from kimi_jax_prep.errors import MediaError, PlanError
 from kimi_jax_prep.media import locks
+from kimi_jax_prep.media.video_index import VideoIndex
 
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
@@ -40,8 +40,6 @@ _FORMATS = (
 )
 # PyAV lets FFmpeg invent missing times by reading ahead (AVFMT_FLAG_GENPTS); only the file's own can be trusted.
 _GENPTS = 0x0001
-# No codec reorders further (16 frames in H.264 and HEVC): times that do are no order of presentation.
-_REORDERED = 32
 # A seek empties the decoder, whose threads hold some frames each; for less than this it costs more than it saves.
 _WORTH_SEEKING = 8
 # How far the rate that a container states may be from the one that its frames' times give.
@@ -74,7 +72,7 @@ class VideoFile:
         self._source = source
         self._rotation: int | None = None
         with _opened(source) as (container, stream):
-            self._index = _Index(_packets(container, stream), hides=stream.codec_context.name in ("vp8", "libvpx"))
+            self._index = VideoIndex(_packets(container, stream), hides=stream.codec_context.name in ("vp8", "libvpx"))
             self.num_frames = self._index.num_frames
             if not self.num_frames:
                 raise MediaError("the video has no frames.")
@@ -181,49 +179,6 @@ class VideoFile:
             raise MediaError(f"frame {k} has pixels of format {frame.format.name}, which do not turn to RGB.") from err
 
 
-class _Index:
-    """What the packets say without being decoded. Packets are numbered in the order they are stored."""
-
-    def __init__(self, packets: Iterable["Packet[Any]"], *, hides: bool) -> None:
-        self.shown: list[int] = []
-        """Packets that a player shows; edit lists discard others, and VP8 has frames that only serve as references."""
-        self.seek_times: dict[int, tuple[int | None, int | None]] = {}
-        """Of the packets that are keyframes: time of presentation, time of decoding."""
-        times: list[int | None] = []
-        self.num_packets = 0
-        for place, packet in enumerate(packets):
-            self.num_packets += 1
-            if packet.is_discard or (hides and not memoryview(packet)[0] & 0x10):
-                continue
-            self.shown.append(place)
-            times.append(packet.pts)
-            if packet.is_keyframe:
-                self.seek_times[place] = (packet.pts, packet.dts)
-        self.num_frames = len(times)
-        known = [t for t in times if t is not None]
-        order = sorted(range(len(known)), key=known.__getitem__)
-        self.by_time = len(set(known)) == len(times) and all(abs(k - i) <= _REORDERED for k, i in enumerate(order))
-        self.times = [known[i] for i in order] if self.by_time else []
-        """Of presentation, by frame. Empty where frames are counted."""
-        self.places = dict(zip(known, self.shown, strict=True)) if self.by_time else {}
-        self.keyframes = sorted(self.seek_times)
-
-    def frame(self, time: int) -> int:
-        """The frame of this time, or -1."""
-        k = bisect.bisect_left(self.times, time)
-        return k if k < len(self.times) and self.times[k] == time else -1
-
-    def place(self, k: int) -> int:
-        """The packet of frame k; where that is not known, one that lies as far back as it may."""
-        return self.places[self.times[k]] if self.by_time and k >= 0 else 0
-
-    def keyframe(self, k: int) -> int:
-        """The last keyframe from which frame k can be decoded, or -1. One that is shown later comes too late."""
-        i = bisect.bisect_right(self.keyframes, self.place(k))
-        earlier = reversed(self.keyframes[max(0, i - _REORDERED) : i])
-        return next((key for key in earlier if (self.seek_times[key][0] or 0) <= self.times[k]), -1)
-
-
 class _Reader:
     """One pass over an open file: decodes on, or from a keyframe that it seeks.
 
@@ -232,7 +187,7 @@ class _Reader:
     """
 
     def __init__(
-        self, container: "InputContainer", stream: "VideoStream", index: _Index, errors: list[Exception]
+        self, container: "InputContainer", stream: "VideoStream", index: VideoIndex, errors: list[Exception]
     ) -> None:
         self._container, self._stream, self._index, self._errors = container, stream, index, errors
         self._place = 0
@@ -378,7 +333,7 @@ def _packets(container: "InputContainer", stream: "VideoStream") -> Iterator["Pa
     return (packet for packet in container.demux(stream) if packet.size)
 
 
-def _rate(container: "InputContainer", stream: "VideoStream", index: _Index) -> float | None:
+def _rate(container: "InputContainer", stream: "VideoStream", index: VideoIndex) -> float | None:
     """Frames a second: what the container states, if the times of its frames agree; else what these times say.
 
     Containers without a rate of their own, such as WebM as browsers record it, are given one by FFmpeg, which may be
@@ -398,7 +353,7 @@ def _rate(container: "InputContainer", stream: "VideoStream", index: _Index) -> 
     return stated
 
 
-def _measured_rate(stream: "VideoStream", index: _Index) -> float | None:
+def _measured_rate(stream: "VideoStream", index: VideoIndex) -> float | None:
     """(n - 1) / (last - first), by the times of the frames."""
     if len(index.times) < 2 or not stream.time_base:
         return None

@@ -14,8 +14,7 @@ from transformers.image_processing_base import BatchFeature
 from kimi_jax_prep.batch import PatchBatch
 from kimi_jax_prep.engine.preprocessor import shared_preprocessor
 from kimi_jax_prep.errors import MediaError, PlanError
-from kimi_jax_prep.media.chunks import split_video_chunks
-from kimi_jax_prep.media.opening import open_media
+from kimi_jax_prep.media.opening import open_media, split_video_chunks
 from kimi_jax_prep.plan import chunk_prompt, plan_image
 from kimi_jax_prep.processor.keywords import (
     OVERRIDES,
