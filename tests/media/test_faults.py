@@ -12,13 +12,14 @@ import zlib
 from functools import partial
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from bits import assert_bit_equal
 from PIL import Image, ImageFile, ImageOps
 
 import kimi_jax_prep as kjp
-from kimi_jax_prep import reference
+from kimi_jax_prep import fork, reference
 from kimi_jax_prep.media import faults, locks
 
 K25 = kjp.KIMI_K25
@@ -306,3 +307,14 @@ def test_split_frames_are_rgb_and_the_callers_array_may_change(channels):
     assert {frame.mode for frame in frames} == {"RGB"}
     for frame, want in zip(frames, before, strict=True):
         assert_bit_equal(np.asarray(frame), want, what="a frame after its array changed")
+
+
+def test_a_pending_jax_array_in_a_forked_child_is_an_error_not_a_hang(monkeypatch):
+
+    array = jax.numpy.zeros((28, 28, 3), "uint8").block_until_ready()
+    monkeypatch.setattr(fork, "_dead", True)
+    monkeypatch.setattr(fork, "_warned", True)
+    assert kjp.preprocess([array]).grid_thws.tolist() == [[1, 2, 2]]
+    monkeypatch.setattr(type(array), "is_ready", lambda _self: False)
+    with pytest.raises(kjp.MediaTypeError, match=r"medias\[0\]: .*still being computed .*'spawn' or 'forkserver'"):
+        kjp.preprocess([array])
