@@ -63,16 +63,22 @@ class Pool:
             return
         self._free[next(self._tickets)] = _Free(key, size, buffer)
         excess = self.cached_bytes - self.max_bytes
-        for ticket in list(self._free) if excess > 0 else ():
-            dropped = self._free.pop(ticket, None)
-            excess -= 0 if dropped is None else dropped.size
-            if excess <= 0:
-                break
+        if excess > 0:
+            self._drop(excess)
 
     def clear(self) -> None:
         """Free all buffers held."""
-        for ticket in list(self._free):
-            self._free.pop(ticket, None)
+        self._drop(None)
+
+    def _drop(self, excess: int | None) -> None:
+        """Free so many bytes, the least recently used first, or everything."""
+        with InsideXla():  # which freeing a buffer enters
+            for ticket in list(self._free):
+                dropped = self._free.pop(ticket, None)
+                if dropped is not None and excess is not None:
+                    excess -= dropped.size
+                    if excess <= 0:
+                        return
 
 
 class Cache:

@@ -79,12 +79,19 @@ class InsideXla:
 
 
 def _own_settings() -> contextlib.ExitStack | None:
-    contexts = [context for needed, context in _SETTINGS if needed()]
-    if not contexts:
-        return None
+    config = jax.config
+    for name in _NAMES:
+        if getattr(config, name):
+            break
+    else:
+        if _trace_is_clean():
+            return None
     stack = contextlib.ExitStack()
-    for context in contexts:
-        stack.enter_context(context())
+    if not _trace_is_clean():
+        stack.enter_context(jax.ensure_compile_time_eval())
+    for name, context in _SETTINGS:
+        if getattr(config, name, None):
+            stack.enter_context(context())
     return stack
 
 
@@ -92,26 +99,22 @@ def _own_settings() -> contextlib.ExitStack | None:
 _trace_is_clean: Callable[[], bool] = getattr(sys.modules.get("jax._src.core"), "trace_state_clean", lambda: False)
 
 
-def _is_set(*names: str) -> Callable[[], bool]:
-    # What a version of JAX does not have is not set.
-    known = [name for name in names if hasattr(jax.config, name)]
-    return lambda: any(getattr(jax.config, name) for name in known)
+def _allow_transfers() -> contextlib.AbstractContextManager[Any]:
+    return jax.transfer_guard("allow")
 
 
-def _guards_transfers() -> bool:
-    guards = (getattr(jax.config, f"jax_transfer_guard{kind}", None) for kind in _TRANSFERS)
-    return any(guard not in (None, "allow") for guard in guards)
-
-
-_TRANSFERS = ("", "_host_to_device", "_device_to_device", "_device_to_host")
-_SETTINGS: tuple[tuple[Callable[[], bool], Callable[[], contextlib.AbstractContextManager[Any]]], ...] = (
-    (lambda: not _trace_is_clean(), jax.ensure_compile_time_eval),
-    (_guards_transfers, lambda: jax.transfer_guard("allow")),
-    (_is_set("jax_debug_nans"), lambda: jax.debug_nans(False)),
-    (_is_set("jax_debug_infs"), lambda: jax.debug_infs(False)),
-    (_is_set("jax_disable_jit"), lambda: jax.disable_jit(False)),
-    (_is_set("jax_check_tracer_leaks"), lambda: jax.check_tracer_leaks(False)),
+_SETTINGS: tuple[tuple[str, Callable[[], contextlib.AbstractContextManager[Any]]], ...] = (
+    ("jax_transfer_guard", _allow_transfers),
+    ("jax_transfer_guard_host_to_device", _allow_transfers),
+    ("jax_transfer_guard_device_to_device", _allow_transfers),
+    ("jax_transfer_guard_device_to_host", _allow_transfers),
+    ("jax_debug_nans", lambda: jax.debug_nans(False)),
+    ("jax_debug_infs", lambda: jax.debug_infs(False)),
+    ("jax_disable_jit", lambda: jax.disable_jit(False)),
+    ("jax_check_tracer_leaks", lambda: jax.check_tracer_leaks(False)),
 )
+# What a version of JAX does not have is not set.
+_NAMES = tuple(name for name, _ in _SETTINGS if hasattr(jax.config, name))
 
 
 def _wait_for_xla() -> None:

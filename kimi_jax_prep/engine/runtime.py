@@ -4,6 +4,7 @@ There is one `Runtime` at a time. It is made anew in a forked child, and when JA
 arrays belong to the client that made them.
 """
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -41,7 +42,8 @@ def runtime() -> Runtime | None:
     if forked_after_jax():
         return None
     try:
-        with process.InsideXla():  # the first time, JAX makes the backend
+        # The first time, JAX makes the backend, and daemon threads must not be in there at exit.
+        with process.InsideXla() if _current is None else contextlib.nullcontext():
             device = jax.local_devices(backend="cpu")[0]
     except RuntimeError as err:
         _warn_of_no_cpu(err)

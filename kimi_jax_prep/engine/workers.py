@@ -178,9 +178,8 @@ class Call:
     def __exit__(self, kind: object, err: object, traceback: object) -> None:
         leases, self._leases = self._leases, []
         if kind is None:
-            with process.InsideXla():  # which frees what the pool drops
-                for lease in leases:
-                    self._pool.give(*lease)
+            for lease in leases:
+                self._pool.give(*lease)
             return
         self.is_stopped = True
         jobs = list(self._jobs.values())
