@@ -146,25 +146,40 @@ def pack_index(
     }
     index["sources"][: len(plans)] = range(len(plans)) if sources is None else sources
     patch = token = 0
+    # Where a medium of each grid is already: the next one of that grid copies its entries.
+    known: dict[tuple[int, int, int], tuple[slice, int]] = {}
     for i, plan in enumerate(plans):
-        t, rows, columns = plan.grid_thw
-        y, x = np.arange(rows, dtype=np.int32)[:, None], np.arange(columns, dtype=np.int32)[None, :]
+        _, rows, columns = plan.grid_thw
         here = slice(patch, patch + plan.num_patches)
         tokens = (rows // merge) * (columns // merge)
+        if plan.grid_thw in known:
+            like, first = known[plan.grid_thw]
+            index["positions"][here] = index["positions"][like]
+            index["kernel_ids"][here] = index["kernel_ids"][like]
+            np.add(index["token_ids"][like], np.int32(token - first), out=index["token_ids"][here])
+        else:
+            _index_patches(index, here, plan.grid_thw, merge, token)
+            known[plan.grid_thw] = here, token
         index["segment_ids"][here] = i + 1
-        positions = index["positions"][here].reshape(t, rows, columns, 3)
-        positions[..., 0] = np.arange(t, dtype=np.int32)[:, None, None]
-        positions[..., 1] = y
-        positions[..., 2] = x
-        # Frames of a chunk share their tokens: the model averages them.
-        index["token_ids"][here].reshape(t, rows, columns)[:] = token + y // merge * (columns // merge) + x // merge
-        index["kernel_ids"][here].reshape(t, rows, columns)[:] = y % merge * merge + x % merge
         index["token_segment_ids"][token : token + tokens] = i + 1
         index["grid_thws"][i] = plan.grid_thw
         index["cu_seqlens"][i] = patch
         patch, token = patch + plan.num_patches, token + tokens
     counts = {"num_patches": patch, "num_media": len(plans), "num_tokens": token}
     return index | {name: np.array(count, np.int32) for name, count in counts.items()}
+
+
+def _index_patches(index: dict[str, Any], here: slice, grid: tuple[int, int, int], merge: int, token: int) -> None:
+    """Positions, tokens and places in the merge kernel of one medium's patches, whose first token is `token`."""
+    t, rows, columns = grid
+    y, x = np.arange(rows, dtype=np.int32)[:, None], np.arange(columns, dtype=np.int32)[None, :]
+    positions = index["positions"][here].reshape(t, rows, columns, 3)
+    positions[..., 0] = np.arange(t, dtype=np.int32)[:, None, None]
+    positions[..., 1] = y
+    positions[..., 2] = x
+    # Frames of a chunk share their tokens: the model averages them.
+    index["token_ids"][here].reshape(t, rows, columns)[:] = token + y // merge * (columns // merge) + x // merge
+    index["kernel_ids"][here].reshape(t, rows, columns)[:] = y % merge * merge + x % merge
 
 
 def pack_patches(

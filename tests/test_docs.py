@@ -1,8 +1,10 @@
 """Whatever the docs say is run or checked: code blocks, public names, version, links, the file list."""
 
+import importlib
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,16 @@ def test_the_benchmark_page_says_what_was_measured():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "benchmarks.md").read_text() == module.page(results)
+
+
+def test_the_figures_of_jax_pipelines_are_those_measured():
+    sys.path.insert(0, str(ROOT))
+    try:
+        pipelines = importlib.import_module("benchmarks.pipelines")
+    finally:
+        sys.path.remove(str(ROOT))
+    results = json.loads(pipelines.RESULTS.read_text())
+    assert (ROOT / "docs" / "jax.md").read_text().endswith(pipelines.table(results))
 
 
 def test_every_public_name_is_documented():
