@@ -72,6 +72,11 @@ def open_image(image: Any, options: MediaOptions) -> Frame:
     if is_encoded_record(image):
         image = of_record(image)
     if isinstance(image, Image.Image):
+        if locks.is_reading():
+            # Worker threads would wait for the file that this thread holds, and this thread for them.
+            check_size(*image.size, options)
+            decode(image)
+            return _frame(image, options, lambda: image)
         return _frame(image, options, lambda: decode(image))
     if is_array(image) and not is_encoded_array(image):
         pixels = image_pixels(image, input_data_format=options.input_data_format)

@@ -54,23 +54,23 @@ def _turn(key: int) -> Iterator[None]:
     # Dict operations are atomic: no further lock is needed, which a signal handler could find taken.
     while True:
         lock = _held.setdefault(key, threading.RLock())
-        lock.acquire()
-        if _held.get(key) is lock:
-            break
-        lock.release()
-    depth = _depths.setdefault(key, [0])
-    depth[0] += 1
-    try:
-        yield
-    finally:
-        depth[0] -= 1
-        if not depth[0]:
-            _depths.pop(key, None)
-            _held.pop(key, None)
-        lock.release()
+        outermost = not lock._is_owned()  # as `threading.Condition` asks; there is no public name for it
+        # A `with` statement instead of `acquire`: Python runs no signal handler between taking the lock and the block
+        # that releases it, so a handler that raises cannot leave the lock taken for ever.
+        with lock:
+            if _held.get(key) is not lock:
+                continue
+            try:
+                yield
+            finally:
+                if outermost:
+                    _held.pop(key, None)
+            return
 
 
-_depths: dict[int, list[int]] = {}
+def is_reading() -> bool:
+    """Whether this thread is inside `reading`: a file or a signal handler of the caller runs, and preprocesses too."""
+    return any(lock._is_owned() for lock in list(_held.values()))
 
 
 def _position(file: Any) -> int | None:
@@ -82,7 +82,6 @@ def _position(file: Any) -> int | None:
 
 def _after_fork_in_child() -> None:
     _held.clear()
-    _depths.clear()
 
 
 if hasattr(os, "register_at_fork"):
