@@ -18,7 +18,8 @@ def split_video_chunks(
 
     Args:
       video: a video file as path, bytes, binary file or `data:` URL; frames that are decoded already (a list of
-        pictures or an array (t, h, w, 3)); or a medium `{"type": "video", "video": any of these}`.
+        pictures or an array (t, h, w, 3)); or a medium `{"type": "video", "video": any of these}` or
+        `{"type": "video_url", ...}`.
       config: `sample_fps`, `temporal_merge_kernel_size` and `timestamp_mode` count.
       fps: frames a second, in place of what the file says. For decoded frames without it: they are as sampled already.
       **options: of `MediaOptions`; `progress=True` shows how far the decoding is.
@@ -28,7 +29,8 @@ def split_video_chunks(
 
     Raises: as `kimi_jax_prep.media.open_media`.
     """
-    medium = video if isinstance(video, Mapping) and video.get("type") == "video" else {"type": "video", "video": video}
+    is_medium = isinstance(video, Mapping) and video.get("type") in ("video", "video_url")
+    medium = video if is_medium else {"type": "video", "video": video}
     if fps is not None:
         medium = {**medium, "fps": fps}
     chunks = open_media(medium, config, MediaOptions(**options))
