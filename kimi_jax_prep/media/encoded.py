@@ -8,7 +8,7 @@ import re
 import string
 import urllib.parse
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from kimi_jax_prep.errors import MediaError
 from kimi_jax_prep.media.arrays import is_encoded_array
@@ -38,6 +38,17 @@ def encoded(source: Any, *, allow_paths: bool) -> bytes | Path | None:
         with Reading(f"a {type(source).__name__} gives no bytes"):
             return _not_empty(bytes(memoryview(source if not hasattr(source, "numpy") else source.numpy())))
     return None
+
+
+def open_binary(path: Path) -> BinaryIO:
+    """Open a path for reading.
+
+    Raises:
+      MediaError: a name with a null byte or half a surrogate pair.
+      OSError: as `open`.
+    """
+    with Reading(f"cannot open {str(path)!r}", keep=(OSError,)):
+        return path.open("rb")
 
 
 def _not_empty(data: bytes) -> bytes:

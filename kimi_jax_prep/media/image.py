@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -16,7 +16,7 @@ from PIL import Image
 from kimi_jax_prep.errors import MediaError
 from kimi_jax_prep.media import locks
 from kimi_jax_prep.media.arrays import image_pixels, is_array, is_encoded_array
-from kimi_jax_prep.media.encoded import encoded, looks_like
+from kimi_jax_prep.media.encoded import encoded, looks_like, open_binary
 from kimi_jax_prep.media.faults import Reading, is_about_a_medium
 from kimi_jax_prep.media.kinds import is_encoded_record, of_record, plain
 from kimi_jax_prep.media.options import MediaOptions
@@ -141,22 +141,16 @@ def _open_path(path: Path, options: MediaOptions) -> Frame:
     """Opened again for its pixels: thousands of paths would be too many open files, and their bytes much memory."""
 
     def read() -> Image.Image:
-        with _open_binary(path) as file:
+        with open_binary(path) as file:
             image = _open_file(file)
             if image.size != size:
                 raise MediaError(f"{path} was {size} at first and is {image.size} now.")
             return decode(image)
 
-    with _open_binary(path) as file:
+    with open_binary(path) as file:
         header = _open_file(file)
         size = header.size
         return _frame(header, options, read)
-
-
-def _open_binary(path: Path) -> BinaryIO:
-    # A name with a null byte or half a surrogate pair is a ValueError.
-    with Reading(f"cannot open {str(path)!r}", keep=(OSError,)):
-        return path.open("rb")
 
 
 def _open_file(file: Any) -> Image.Image:

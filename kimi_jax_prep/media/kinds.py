@@ -53,6 +53,8 @@ def described(media: Any) -> Described:
     media = plain(media)
     if not isinstance(media, Mapping):
         return Described("image", media)
+    with Reading(f"a {type(media).__name__} gives no keys and values"):
+        media = {key: media[key] for key in media}  # once: mappings of others may compute, or raise
     kind = media.get("type")
     if kind is None and is_encoded_record(media):
         return Described("image", media)
@@ -72,10 +74,10 @@ def described(media: Any) -> Described:
 
 def plain(value: Any) -> Any:
     """The value without the wrappers of vLLM (media with its bytes), Arrow scalars, and NumPy's object scalars."""
-    if hasattr(value, "media") and hasattr(value, "original_bytes"):
-        value = value.media
-    if callable(getattr(value, "as_py", None)):
-        with Reading(f"a {type(value).__name__} gives no value"):
+    with Reading(f"a {type(value).__name__} gives no value"):
+        if hasattr(value, "media") and hasattr(value, "original_bytes"):
+            value = value.media
+        if callable(getattr(value, "as_py", None)):
             value = value.as_py()
     if is_object_array(value) and value.ndim == 0:
         value = value.item()
@@ -118,7 +120,8 @@ def _with_metadata(kind: str, content: Any, about: Mapping[str, Any]) -> Describ
     # vLLM passes frames and their metadata as a pair.
     if isinstance(content, tuple) and len(content) == 2 and isinstance(content[1], Mapping):
         content, metadata = content if metadata is None else (content[0], metadata)
-    fps, indices = (_either(about, metadata, name) for name in ("fps", "frames_indices"))
+    with Reading(f"a {type(metadata).__name__} gives no metadata"):
+        fps, indices = (_either(about, metadata, name) for name in ("fps", "frames_indices"))
     return Described(kind, plain(content), fps, indices)
 
 

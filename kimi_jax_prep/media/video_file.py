@@ -25,6 +25,7 @@ from jaxtyping import UInt8
 
 from kimi_jax_prep.errors import MediaError, PlanError
 from kimi_jax_prep.media import locks
+from kimi_jax_prep.media.encoded import open_binary
 from kimi_jax_prep.media.video_index import VideoIndex
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def _opened(source: bytes | Path, *, max_pixels: int | None = None) -> Iterator[
 
     # Titles that are not UTF-8 are no reason to refuse a video; later versions know that by themselves.
     lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
-    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else open_binary(source) as file:
         try:
             container = av.open(
                 _Nameless(file),

@@ -9,6 +9,7 @@ import tarfile
 import urllib.error
 import zipfile
 import zlib
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -133,7 +134,30 @@ def frames_that_fail():
     raise EOFError("the stream ended")
 
 
+class Computed(Mapping):
+    """A mapping whose values cannot be had."""
+
+    def __getitem__(self, key):
+        raise ConnectionError("the row is gone")
+
+    def __iter__(self):
+        return iter(("type", "image"))
+
+    def __len__(self):
+        return 2
+
+
+class Metadata:
+    @property
+    def fps(self):
+        raise LookupError("no such stream")
+
+
 OF_THE_MEDIUM = {
+    "null byte of a video": lambda: {"type": "video", "video": Path("a\0b")},
+    "surrogate of a video": lambda: {"type": "video", "video": Path("\udcff\ud800")},
+    "mapping": Computed,
+    "metadata": lambda: {"type": "video", "video": [GOOD], "video_metadata": Metadata()},
     "closed": lambda: Raising(ValueError("I/O operation on closed file")),
     "zip": lambda: Raising(zipfile.BadZipFile("bad magic number")),
     "end": lambda: Raising(EOFError()),

@@ -2,9 +2,12 @@
 
 import io
 import random
+import subprocess
 import sys
+import textwrap
 import threading
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -14,7 +17,7 @@ from numbered_video import HEIGHT, WIDTH, number, numbered, video
 
 import kimi_jax_prep as kjp
 from kimi_jax_prep import reference
-from kimi_jax_prep.media.frame_stream import FrameStream
+from kimi_jax_prep.media.frame_stream import FrameStream, _Decoding
 from kimi_jax_prep.media.video_file import VideoFile
 
 DATA = video(60, g="12")
@@ -46,23 +49,24 @@ def test_few_frames_are_in_memory_at_a_time():
     stream = FrameStream(VideoFile(DATA), indices, progress=False)
     for k in indices:
         stream.frame(k)
-        assert stream._waiting == {}
+        (decoding,) = stream._decodings.values()
+        assert decoding._waiting == {}
     for k in reversed(indices):
         stream.frame(k)
-        assert len(stream._waiting) <= 16
+        assert len(decoding._waiting) <= 16
 
 
 def test_a_long_video_is_rendered_as_it_is_decoded(monkeypatch):
     """The engine asks for frames in order: those of one task at most wait for each other."""
     waiting = []
-    taken = FrameStream._taken
+    taken = _Decoding._taken
 
     def counting(self, k):
         pixels = taken(self, k)
         waiting.append(len(self._waiting))
         return pixels
 
-    monkeypatch.setattr(FrameStream, "_taken", counting)
+    monkeypatch.setattr(_Decoding, "_taken", counting)
     data = video(192, rate=2)
     prep = kjp.Preprocessor(num_threads=2)
     batch = prep([{"type": "video", "video": data}])
@@ -135,3 +139,42 @@ def test_frames_given_twice_are_both_handed_out():
     stream = FrameStream(VideoFile(DATA), [3, 3, 7], progress=False)
     assert [number(stream.frame(k)) for k in (3, 3, 7)] == [3, 3, 7]
     assert isinstance(stream.frame(7), np.ndarray)
+
+
+def test_a_stream_that_a_parent_began_goes_on_in_a_forked_child():
+    """The parent's decoder threads are not there, and its lock is taken by a thread that is not there either."""
+    code = """
+        import os, signal, sys, threading, time, warnings
+        warnings.simplefilter("ignore")
+        sys.path.insert(0, FOLDER)
+        from numbered_video import number, video
+        from kimi_jax_prep.media.frame_stream import FrameStream
+        from kimi_jax_prep.media.video_file import VideoFile
+
+        stream = FrameStream(VideoFile(video(60, g="12")), range(0, 60, 2), progress=False)
+        assert number(stream.frame(4)) == 4
+        (decoding,) = stream._decodings.values()
+        taken = threading.Event()
+        def hold():
+            with decoding._lock:
+                taken.set()
+                time.sleep(60)
+        threading.Thread(target=hold, daemon=True).start()
+        taken.wait()
+        del decoding
+        pid = os.fork()
+        if pid == 0:
+            ok = number(stream.frame(6)) == 6 and number(stream.frame(0)) == 0
+            del stream
+            os._exit(0 if ok else 1)
+        for _ in range(2000):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                os._exit(os.waitstatus_to_exitcode(status))
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        os._exit(9)
+    """
+    code = textwrap.dedent(code).replace("FOLDER", repr(str(Path(__file__).parents[1])))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
