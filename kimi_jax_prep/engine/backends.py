@@ -10,8 +10,9 @@ from jaxtyping import Shaped, UInt32
 
 from kimi_jax_prep.config import MediaProcConfig
 from kimi_jax_prep.engine.buffers import HostBuffer, Pool, ResultBuffer
-from kimi_jax_prep.engine.cut import BYTES_A_PIXEL, CutPatches, table_of, windows
+from kimi_jax_prep.engine.canvas import BYTES_A_PIXEL, FrameCanvas
 from kimi_jax_prep.engine.frames import FrameRenderer
+from kimi_jax_prep.engine.normalize import NormalizePatches, table_of
 from kimi_jax_prep.engine.process import InsideXla
 from kimi_jax_prep.engine.programs import CompilationError, Program
 from kimi_jax_prep.engine.runtime import Runtime
@@ -29,6 +30,7 @@ _NUMPY_PATCH, _COMPILING = 10e-6, 0.15
 _TASK_PIXELS = 1 << 18
 
 Patches = Shaped[np.ndarray, "n 3 p p"]
+_Placed = tuple[Item, Frame, FrameCanvas]
 
 
 class Target:
@@ -48,14 +50,14 @@ class Target:
         """Whether all channels share one table of 256 entries."""
         self.lut = np.ascontiguousarray(lut[:, 0]) if self.one_table else lut
         self.table = table_of(self.lut)
-        # A window's last byte is addressed with 32 bits.
+        # A canvas has at most 2 GiB; larger batches are made in parts.
         most = (2**31 - 1) // (config.patch_size**2 * BYTES_A_PIXEL)
         self.most_patches = max((c for c in CAPACITIES if c <= most), default=0)
         """Patches that one launch can make; 0 where one patch alone is too large."""
 
-    def cut(self, capacity: int) -> CutPatches:
-        """The program that cuts up to so many patches."""
-        return CutPatches(capacity, self.config.patch_size, self.dtype, self.one_table)
+    def program(self, capacity: int) -> NormalizePatches:
+        """The program that makes up to so many patches."""
+        return NormalizePatches(capacity, self.config.patch_size, self.dtype, self.one_table)
 
     def empty(self, num_patches: int) -> Patches:
         """Memory for so many patches."""
@@ -109,10 +111,10 @@ class NumpyBackend:
 
 
 class XlaBackend:
-    """Compiled programs: all frames are rendered into one canvas, and one launch cuts it into patches.
+    """Compiled programs: all frames are rendered onto one canvas, and one launch normalizes it.
 
-    A canvas of N patches has exactly N patches of pixels, the padded frames one after another. Windows at run-time
-    positions cut it, so that nothing about a picture's size is compiled in.
+    A canvas of N patches has exactly N patches of pixels, in the order of the result, so that nothing about a picture's
+    size is compiled in.
     """
 
     def __init__(self, target: Target, runtime: Runtime, pool: Pool, num_threads: int) -> None:
@@ -137,7 +139,7 @@ class XlaBackend:
         """As of `Backend`. The program of this very capacity writes the array; the first call compiles it."""
         if capacity > self._target.most_patches:
             return self._numpy.filled(items, failures, capacity)
-        spec = self._target.cut(capacity)
+        spec = self._target.program(capacity)
         try:
             program = self._runtime.programs.wait(spec)
         except CompilationError:
@@ -146,10 +148,10 @@ class XlaBackend:
         out[num_patches_of(items) :] = 0
         return out
 
-    def program_for(self, num_patches: int) -> tuple[CutPatches, Program | None]:
+    def program_for(self, num_patches: int) -> tuple[NormalizePatches, Program | None]:
         """The program that serves so many patches now: its own, a larger compiled one, or none yet."""
         programs = self._runtime.programs
-        own = self._target.cut(patch_capacity(num_patches))
+        own = self._target.program(patch_capacity(num_patches))
         program = programs.ready(own)
         if program is None and num_patches * _NUMPY_PATCH > _COMPILING:
             try:
@@ -160,34 +162,32 @@ class XlaBackend:
             programs.request(own)
             for larger in CAPACITIES:
                 if own.capacity < larger <= 2 * own.capacity:
-                    spec = self._target.cut(larger)
+                    spec = self._target.program(larger)
                     program = programs.ready(spec)
                     if program is not None:
                         return spec, program
         return own, program
 
-    def _launched(self, spec: CutPatches, program: Program, items: Sequence[Item], failures: Failures) -> Patches:
+    def _launched(self, spec: NormalizePatches, program: Program, items: Sequence[Item], failures: Failures) -> Patches:
         p, device = self._target.config.patch_size, self._runtime.device
-        used = spec.capacity * p * p * BYTES_A_PIXEL
+        used = spec.capacity * p * p
         # Canvases of one power of two serve all capacities below it.
         size = 1 << (used - 1).bit_length()
         with Call(self._pool, self._num_threads) as call:
-            canvas = call.lease(("canvas", size, device), size, lambda: HostBuffer((size,), np.uint8, device))
-            self._render(call, items, canvas.array[:used].view(np.uint32), failures)
-            start, stride = windows([item.plan for item in items], p, spec.capacity)
+            key, new = ("canvas", size, device), lambda: HostBuffer((size,), np.uint32, device)
+            canvas = call.lease(key, size * BYTES_A_PIXEL, new)
+            self._render(call, items, canvas.array, failures)
             with InsideXla():
-                owner = self._cut(spec, program, canvas.on_device(used), start, stride)
+                owner = self._normalized(spec, program, canvas.on_device(used))
         return owner.bytes().view(self._target.numpy_dtype).reshape(spec.capacity, 3, p, p)
 
-    def _cut(
-        self, spec: CutPatches, program: Program, canvas: jax.Array, start: np.ndarray, stride: np.ndarray
-    ) -> ResultBuffer:
+    def _normalized(self, spec: NormalizePatches, program: Program, canvas: jax.Array) -> ResultBuffer:
         """Launch, and wait for the result. All arrays of the launch are gone on return: freeing them enters XLA too."""
-        result = program(canvas, start, stride, self._target.table, self._old_result(spec))
+        result = program(canvas, self._target.table, self._old_result(spec))
         result.block_until_ready()
         return ResultBuffer(result, self._pool, (spec, self._runtime.device))
 
-    def _old_result(self, spec: CutPatches) -> jax.Array:
+    def _old_result(self, spec: NormalizePatches) -> jax.Array:
         """A buffer that the program may write its result to."""
         kept = self._pool.take((spec, self._runtime.device))
         if kept is not None and not kept.is_deleted():
@@ -200,16 +200,16 @@ class XlaBackend:
         self, call: Call, items: Sequence[Item], canvas: UInt32[np.ndarray, "pixels"], failures: Failures
     ) -> None:
         """Every frame onto the canvas; tasks are groups of frames, or strips of one frame where there are few."""
-        frames = list(_rectangles(canvas, items, self._target.config.patch_size))
+        frames = list(_placed(canvas, items, self._target.config.patch_size))
         groups = list(_groups(frames)) if self._num_threads > 1 else [frames]
         by_frame = len(groups) >= self._num_threads
         strips = call.run_in_turn if by_frame else call.run
 
-        def work(group: list[tuple[Item, Frame, np.ndarray]]) -> None:
-            for item, frame, rectangle in group:
+        def work(group: list[_Placed]) -> None:
+            for item, frame, part in group:
                 if item.source not in failures and not call.is_stopped:
                     with failures.about(item.source):
-                        self._renderer.render(frame.load(), item.plan, rectangle, strips)
+                        self._renderer.render(frame.load(), item.plan, part, strips)
 
         tasks = [functools.partial(work, group) for group in groups]
         if by_frame:
@@ -232,20 +232,18 @@ class XlaBackend:
         return out
 
 
-def _rectangles(
-    canvas: UInt32[np.ndarray, "pixels"], items: Iterable[Item], patch_size: int
-) -> Iterator[tuple[Item, Frame, np.ndarray]]:
-    """Every frame with its rectangle of the canvas."""
+def _placed(canvas: UInt32[np.ndarray, "pixels"], items: Iterable[Item], patch_size: int) -> Iterator[_Placed]:
+    """Every frame with its part of the canvas."""
     at = 0
     for item in items:
         _, rows, columns = item.plan.grid_thw
-        height, width = rows * patch_size, columns * patch_size
+        pixels = rows * columns * patch_size**2
         for frame in item.medium.frames:
-            yield item, frame, canvas[at : at + height * width].reshape(height, width)
-            at += height * width
+            yield item, frame, FrameCanvas(canvas[at : at + pixels], rows, columns, patch_size)
+            at += pixels
 
 
-def _groups(frames: Iterable[tuple[Item, Frame, np.ndarray]]) -> Iterator[list[Any]]:
+def _groups(frames: Iterable[_Placed]) -> Iterator[list[_Placed]]:
     """Runs of frames that are worth a task."""
     group, pixels = [], 0
     for placed in frames:

@@ -21,6 +21,7 @@ from PIL import Image
 
 from kimi_jax_prep.config import MediaProcConfig, TransparentBgConfig
 from kimi_jax_prep.engine.buffers import HostBuffer, Pool
+from kimi_jax_prep.engine.canvas import FrameCanvas
 from kimi_jax_prep.engine.process import InsideXla
 from kimi_jax_prep.engine.programs import Program
 from kimi_jax_prep.engine.runtime import Runtime
@@ -44,6 +45,8 @@ from kimi_jax_prep.tables.passes import installed_pass_order, vertical_first
 
 Run = Callable[[Iterable[Task]], None]
 """Runs tasks, side by side where that helps, and returns when all are done."""
+Write = Callable[[int, int, Words], None]
+"""Writes a rectangle of pixels: top, left, pixels."""
 Tile = Any
 """A (ROWS, COLUMNS) array of words, on the device."""
 
@@ -88,20 +91,18 @@ class FrameRenderer:
         self._runtime = runtime
         self._pool = pool
 
-    def render(self, image: Image.Image, plan: MediaPlan, canvas: Words, run: Run) -> None:
-        """Write one decoded frame, resized and padded with zeros, to its rectangle of the canvas.
+    def render(self, image: Image.Image, plan: MediaPlan, canvas: FrameCanvas, run: Run) -> None:
+        """Write one decoded frame, resized and padded with zeros, to its part of the canvas.
 
         Args:
-          canvas: words of R, G, B and a byte that is ignored, (padded height, padded width).
+          canvas: words of R, G, B and a byte that is ignored.
           run: for the strips of a frame that is resized.
 
         Raises:
           MediaError: its mode cannot become RGB.
         """
         config = self._config
-        canvas[plan.height :] = 0
-        canvas[: plan.height, plan.width :] = 0
-        out = canvas[: plan.height, : plan.width]
+        canvas.clear_outside(plan.height, plan.width)
         size = (plan.width, plan.height)
         resized = image.size != size
         last = config.transparent_bg_fill_stage == "after_resize" or not resized
@@ -111,28 +112,29 @@ class FrameRenderer:
         if background is not None and last and image.mode in ("RGBA", "LA"):
             image = image.convert("RGBA")
             if not resized and image.getchannel("A").getextrema()[0] == 255:
-                out[:] = _all(image)  # 1 * rgb + 0 * board
+                canvas.write(0, 0, _all(image))  # 1 * rgb + 0 * board
                 return
 
             def straight_or_premultiplied() -> Image.Image:
                 return image.convert("RGBa") if resized else image
 
-            done = self._through_tiles(image.size, straight_or_premultiplied, out, run, background=background)
+            done = self._through_tiles(image.size, size, straight_or_premultiplied, canvas, run, background=background)
         elif not resized:
-            out[:] = _all(to_rgb(image, background))
+            canvas.write(0, 0, _all(to_rgb(image, background)))
             return
         elif not last or image.mode == "RGB" or (image.mode == "L" and not transparent):
-            done = self._through_tiles(image.size, lambda: to_rgb(image, background), out, run)
+            done = self._through_tiles(image.size, size, lambda: to_rgb(image, background), canvas, run)
         else:
             done = False
         if not done:
-            out[:] = _all(render(image, plan, config))
+            canvas.write(0, 0, _all(render(image, plan, config)))
 
     def _through_tiles(
         self,
         size: tuple[int, int],
+        size_out: tuple[int, int],
         convert: Callable[[], Image.Image],
-        out: Words,
+        canvas: FrameCanvas,
         run: Run,
         *,
         background: TransparentBgConfig | None = None,
@@ -140,11 +142,10 @@ class FrameRenderer:
         """Whether XLA resized the frame; if not, Pillow is faster, or programs are missing.
 
         Args:
-          size: (width, height) of the frame.
+          size, size_out: (width, height) of the frame, before and after the resize.
           convert: gives the frame in mode RGB, or with a background in RGBa (RGBA where nothing is resized).
           background: painted behind it.
         """
-        size_out = (out.shape[1], out.shape[0])
         resize = self.worthwhile(size, size_out, channels=3 if background is None else 4)
         if resize is None:
             return False
@@ -154,7 +155,7 @@ class FrameRenderer:
         blend = None
         if background is not None:
             blend = _blender(background, programs[CompositeTile()], premultiplied=size != size_out)
-        run(self.tasks(Pixels(convert()), resize, programs, blend, out))
+        run(self.tasks(Pixels(convert()), resize, programs, blend, canvas.write))
         return True
 
     def worthwhile(self, size_in: tuple[int, int], size_out: tuple[int, int], *, channels: int) -> Resize | None:
@@ -179,7 +180,7 @@ class FrameRenderer:
         resize: Resize,
         programs: dict[Any, Program],
         blend: Callable[[Tile, int, int], Tile] | None,
-        out: Words,
+        write: Write,
     ) -> Iterator[Task]:
         """One task for each strip of rows and group of columns. Tasks do not touch one another's output."""
         across, down = programs.get(resize.across), programs.get(resize.down)
@@ -193,8 +194,7 @@ class FrameRenderer:
                 # All is launched before the first tile is waited for: XLA works while the host copies.
                 for made, tile in list(work(pixels, strip, columns, across, down, borrowed)):
                     finished = made if blend is None else blend(made, strip.first, tile.first)
-                    rectangle = out[strip.first : strip.first + strip.size, tile.first : tile.first + tile.size]
-                    rectangle[:] = np.asarray(finished)[: strip.size, : tile.size]
+                    write(strip.first, tile.first, np.asarray(finished)[: strip.size, : tile.size])
 
         for strip in resize.vertical.tiles:
             for _, group in itertools.groupby(resize.horizontal.tiles, key=lambda tile: tile.origin):

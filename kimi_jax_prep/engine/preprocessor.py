@@ -15,8 +15,8 @@ from kimi_jax_prep.config import KIMI_K25, ConfigLike, MediaProcConfig, as_confi
 from kimi_jax_prep.engine import process, runtime
 from kimi_jax_prep.engine.backends import NumpyBackend, Patches, Target, XlaBackend
 from kimi_jax_prep.engine.buffers import Pool
-from kimi_jax_prep.engine.cut import CutPatches
 from kimi_jax_prep.engine.destination import Destination
+from kimi_jax_prep.engine.normalize import NormalizePatches
 from kimi_jax_prep.engine.programs import CompilationError
 from kimi_jax_prep.engine.tiles import CompositeTile, all_passes
 from kimi_jax_prep.media.items import Failures, Item, open_items, without
@@ -168,7 +168,7 @@ class Preprocessor:
         """What is compiled in this process and of use to this object: one line for each program."""
         current = self._runtime()
         specs = current.programs.compiled() if current is not None else ()
-        mine = [s for s in specs if not isinstance(s, CutPatches) or s == self._target.cut(s.capacity)]
+        mine = [s for s in specs if not isinstance(s, NormalizePatches) or s == self._target.program(s.capacity)]
         return tuple(sorted(map(repr, mine)))
 
     @property
@@ -195,7 +195,7 @@ class Preprocessor:
             max_patches = self.config.in_patch_limit * 4 // 3
         specs: list[Any] = []
         for capacity in (c for c in CAPACITIES if c <= self._target.most_patches):
-            specs.append(self._target.cut(capacity))
+            specs.append(self._target.program(capacity))
             if capacity >= max_patches:
                 break
         if resize:

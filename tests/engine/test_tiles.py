@@ -64,7 +64,11 @@ def resized(image: Image.Image, size: tuple[int, int], *, channels: int) -> np.n
     assert here is not None
     programs = {s: here.programs.wait(s) for s in (resize.across, resize.down) if s is not None}
     out = np.zeros((size[1], size[0]), np.uint32)
-    for task in renderer().tasks(Pixels(image), resize, programs, None, out):
+
+    def write(top: int, left: int, pixels: np.ndarray) -> None:
+        out[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+
+    for task in renderer().tasks(Pixels(image), resize, programs, None, write):
         task()
     return out.view(np.uint8).reshape(*out.shape, 4)
 
