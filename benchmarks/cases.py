@@ -19,7 +19,7 @@ from benchmarks.pictures import jpeg, noise, photo_like
 from kimi_jax_prep import reference
 from kimi_jax_prep.engine.backends import Target
 from kimi_jax_prep.engine.buffers import Pool
-from kimi_jax_prep.engine.cut import windows
+from kimi_jax_prep.engine.canvas import FrameCanvas
 from kimi_jax_prep.engine.frames import FrameRenderer
 from kimi_jax_prep.engine.runtime import Runtime, runtime
 from kimi_jax_prep.host.pixels import Pixels
@@ -72,16 +72,19 @@ def fused_stage() -> Row:
 
     # The engine's last launch, for frames of any sizes; its capacity is up to a quarter larger than the batch.
     target = Target(kjp.KIMI_K25, "float32")
-    spec = target.cut(patch_capacity(n))
+    spec = target.program(patch_capacity(n))
     program = _here().programs.wait(spec)
-    canvas = np.zeros((spec.capacity * 14 * 14, 4), np.uint8)
-    canvas[: 8 * side * side].reshape(8, side, side, 4)[:, :1795, :1795, :3] = frames
-    start, stride = (jax.numpy.asarray(a) for a in windows([plan] * 8, 14, spec.capacity))
-    on_device, table = jax.numpy.asarray(canvas.reshape(-1)), jax.numpy.asarray(target.table)
-    kept = [jax.numpy.zeros((spec.capacity, 3, 14, 14), "float32")]
+    canvas = np.zeros(spec.capacity * 14 * 14, np.uint32)
+    words = np.zeros((1795, 1795, 4), np.uint8)
+    for i, frame in enumerate(frames):
+        words[..., :3] = frame
+        part = canvas[i * side * side : (i + 1) * side * side]
+        FrameCanvas(part, side // 14, side // 14, 14).write(0, 0, words.view(np.uint32)[..., 0])
+    on_device, table = jax.numpy.asarray(canvas), jax.numpy.asarray(target.table)
+    kept = [jax.numpy.zeros((spec.capacity, 3, 14 * 14), "float32")]
 
     def engine() -> None:
-        kept[0] = program(on_device, start, stride, table, kept[0])
+        kept[0] = program(on_device, table, kept[0])
         kept[0].block_until_ready()
 
     fill, out = numba_kernel(), np.empty((n, 3, 14, 14), np.float32)
@@ -89,7 +92,7 @@ def fused_stage() -> Row:
     pure()
     engine()
     check_equal(np.asarray(held[0]), out, "patchify")
-    check_equal(np.asarray(kept[0])[:n], out, "engine's launch")
+    check_equal(np.asarray(kept[0])[:n].reshape(out.shape), out, "engine's launch")
     other = np.empty_like(out)
     return {
         OURS: median_ms(pure),
@@ -114,10 +117,14 @@ def resize(width: int, height: int, new_width: int, new_height: int) -> Row:
     assert plan is not None
     programs = {s: _here().programs.wait(s) for s in (plan.across, plan.down) if s is not None}
     out = np.zeros((new_height, new_width), np.uint32)
+
+    def write(top: int, left: int, pixels: np.ndarray) -> None:
+        out[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+
     with ThreadPoolExecutor(2) as pool:
 
         def tiles() -> None:
-            for task in [pool.submit(task) for task in renderer.tasks(Pixels(image), plan, programs, None, out)]:
+            for task in [pool.submit(task) for task in renderer.tasks(Pixels(image), plan, programs, None, write)]:
                 task.result()
 
         def halves() -> list[Image.Image]:

@@ -15,8 +15,8 @@ STAGES = {
     "decode": (3, 0, "decode", ("a frame at a time, on", "worker threads"), "media/, engine/workers.py"),
     "tiles": (2, 1, "resize in XLA", ("tiles of fixed shape,", "taps as arguments"), "engine/tiles.py"),
     "pillow": (2, 2, "resize in Pillow", ("programs not compiled yet,", "other modes, thin images"), "host/render.py"),
-    "canvas": (3, 1, "canvas", ("all frames, padded,", "one after another"), "engine/frames.py"),
-    "cut": (4, 1, "cut", ("windows at run-time", "positions, table look-up"), "engine/cut.py"),
+    "canvas": (3, 1, "canvas", ("all frames, padded,", "patch after patch"), "engine/canvas.py"),
+    "normalize": (4, 1, "normalize", ("one launch: channels", "apart, table look-up"), "engine/normalize.py"),
     "numpy": (3, 2, "NumPy", ("after a fork, or without", "a CPU backend"), "host/patches.py"),
     "patches": (4, 2, "patches", ("(N, 3, 14, 14); the buffer", "returns when dropped"), "engine/buffers.py"),
 }
@@ -65,15 +65,15 @@ def draw() -> str:
     bus, gap = dy + H + 40, tx + W + 16
     parts = [box(name) for name in STAGES]
     parts += [right("medium", "open"), right("open", "plan"), right("plan", "decode")]
-    parts += [right("tiles", "canvas"), right("canvas", "cut"), right("numpy", "patches")]
-    cut_x, cut_y = corner("cut")
+    parts += [right("tiles", "canvas"), right("canvas", "normalize"), right("numpy", "patches")]
+    last_x, last_y = corner("normalize")
     parts += [
         arrow(f"M{dx + W // 2} {dy + H + 24} V{cy}"),
         label(dx + W // 2 + 52, cy - 10, "nothing to resize"),
         arrow(f"M{dx + W // 2} {bus} H{tx + W // 2} V{ty}"),
         arrow(f"M{tx + W // 2} {bus} H{tx - 24} V{py + H // 2} H{px}"),
         f'<path class="arrow" d="M{px + W} {py + H // 2} H{gap} V{cy + H // 2}"/>',
-        arrow(f"M{cut_x + W // 2} {cut_y + H + 24} V{Y[2]}"),
+        arrow(f"M{last_x + W // 2} {last_y + H + 24} V{Y[2]}"),
     ]
     style = """
       text { font-family: system-ui, "DejaVu Sans", sans-serif; text-anchor: middle; fill: #1c2733; }

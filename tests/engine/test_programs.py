@@ -44,8 +44,8 @@ def table() -> programs.Programs:
     return here.programs
 
 
-def cut(capacity: int, config: kjp.MediaProcConfig = kjp.KIMI_K25) -> programs.Spec:
-    return Target(config, "float32").cut(capacity)
+def last_launch(capacity: int, config: kjp.MediaProcConfig = kjp.KIMI_K25) -> programs.Spec:
+    return Target(config, "float32").program(capacity)
 
 
 def picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
@@ -123,7 +123,7 @@ def test_a_larger_program_serves_until_the_right_one_is_there():
     assert here is not None
     backend = XlaBackend(Target(kjp.KIMI_K25, "float32"), here, Pool(1 << 20), 1)
     large = patch_capacity(400)
-    table().wait(cut(large))
+    table().wait(last_launch(large))
     spec, program = backend.program_for(300)
     assert (spec.capacity, program is not None) == (large, True)
     table().wait_for_requested()
@@ -131,7 +131,7 @@ def test_a_larger_program_serves_until_the_right_one_is_there():
 
 
 def test_eight_threads_compile_a_program_once(compiling):
-    spec = cut(256)
+    spec = last_launch(256)
     barrier = threading.Barrier(8)
     got = []
 
@@ -159,7 +159,7 @@ def test_a_compiler_that_fails_is_reported_once_and_numpy_answers(monkeypatch):
 
     monkeypatch.setattr(programs, "compile_spec", failing)
     with pytest.raises(programs.CompilationError, match="today"):
-        table().wait(cut(256))
+        table().wait(last_launch(256))
     prep = kjp.Preprocessor(SMALL)
     batch = stream(3, 1)[0]
     want = reference.preprocess(batch, SMALL).pixel_values
@@ -176,14 +176,14 @@ def test_a_compiler_that_fails_is_reported_once_and_numpy_answers(monkeypatch):
 @pytest.mark.usefixtures("compiling")
 def test_an_xla_without_our_option_compiles_without_it(monkeypatch):
     monkeypatch.setattr(programs, "_COMPILER_OPTIONS", {"xla_no_such_option": 1})
-    assert table().wait(cut(256))
+    assert table().wait(last_launch(256))
     assert programs._COMPILER_OPTIONS is None
 
 
 @pytest.mark.usefixtures("compiling")
 def test_an_interrupt_while_compiling_belongs_to_its_thread(monkeypatch):
     """The others that wait for the same program compile it themselves."""
-    spec, began, let_go = cut(256), threading.Event(), threading.Event()
+    spec, began, let_go = last_launch(256), threading.Event(), threading.Event()
     counting = programs.compile_spec
 
     def interrupted(spec, device):
@@ -220,10 +220,10 @@ def test_a_request_that_no_thread_can_serve_is_forgotten(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
-    table().request(cut(256))
+    table().request(last_launch(256))
     table().wait_for_requested()  # used to wait for ever
-    assert table().ready(cut(256)) is None
-    assert table().wait(cut(256))
+    assert table().ready(last_launch(256)) is None
+    assert table().wait(last_launch(256))
 
 
 def test_capacities_waste_little():
