@@ -18,6 +18,8 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show the traceback of an error.")]
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".ts", ".ogv", ".flv", ".wmv")
+# Formats whose headers Pillow reads without loading further plugins.
+_COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM")
 _SIZE = re.compile(r"([0-9]+)[xX×]([0-9]+)")
 
 
@@ -56,9 +58,8 @@ def image_size(name: str) -> tuple[int, int]:
     from PIL import Image
 
     try:
-        with Image.open(name) as image:
-            if image.format != "EPS":
-                return image.size
+        with Image.open(name, formats=_COMMON) as image:
+            return image.size
     except OSError as err:
         if err.errno is not None:
             raise

@@ -3,6 +3,7 @@
 A picture is a PIL image; encoded bytes, a binary file, an `os.PathLike` or a `data:` URL; or an array of bytes.
 """
 
+import contextlib
 import io
 import struct
 from collections.abc import Callable
@@ -19,15 +20,13 @@ from kimi_jax_prep.media.arrays import image_pixels, is_array, is_encoded_array
 from kimi_jax_prep.media.encoded import encoded, looks_like, open_binary
 from kimi_jax_prep.media.faults import Reading, is_about_a_medium
 from kimi_jax_prep.media.kinds import is_encoded_record, of_record, plain
-from kimi_jax_prep.media.options import MediaOptions
+from kimi_jax_prep.media.options import REFUSED_FORMATS, MediaOptions
 
 PICTURE_KINDS = (
     "a PIL image, encoded bytes, a binary file, an os.PathLike, a `data:` URL, or an array (h, w, 3) of uint8"
 )
 CLIPPED_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """Modes whose values above 255 become 255 on the way to RGB."""
-# These have Pillow run another program on the bytes.
-_REFUSED_FORMATS = ("EPS",)
 _ORIENTATION = 0x0112
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -123,12 +122,12 @@ def check_size(width: int, height: int, options: MediaOptions) -> None:
 def _open_encoded(source: bytes | Path, options: MediaOptions) -> Frame:
     if isinstance(source, Path):
         return _open_path(source, options)
-    header = _open_file(io.BytesIO(source))
+    header = _open_file(io.BytesIO(source), options.formats)
     ready = [header]
 
     def read() -> Image.Image:
         # Handed out once, so that decoded pixels do not stay with the list of media.
-        image = ready.pop() if ready else _open_file(io.BytesIO(source))
+        image = ready.pop() if ready else _open_file(io.BytesIO(source), options.formats)
         return decode(image)
 
     frame = _frame(header, options, read)
@@ -142,27 +141,69 @@ def _open_path(path: Path, options: MediaOptions) -> Frame:
 
     def read() -> Image.Image:
         with open_binary(path) as file:
-            image = _open_file(file)
+            image = _open_file(file, options.formats)
             if image.size != size:
                 raise MediaError(f"{path} was {size} at first and is {image.size} now.")
             return decode(image)
 
     with open_binary(path) as file:
-        header = _open_file(file)
+        header = _open_file(file, options.formats)
         size = header.size
         return _frame(header, options, read)
 
 
-def _open_file(file: Any) -> Image.Image:
+def _open_file(file: Any, formats: tuple[str, ...] | None) -> Image.Image:
+    """The image with its header read. Only the formats that may be opened see more than the first bytes."""
     try:
         with Reading("cannot open the image", keep=(Image.UnidentifiedImageError,)):
-            image = Image.open(file)
+            return _identified(file, formats)
     except Image.UnidentifiedImageError as err:
         file.seek(0)
-        raise MediaError(f"this is not an image that the installed Pillow reads{looks_like(file.read(256))}") from err
-    if image.format in _REFUSED_FORMATS:
-        raise MediaError(f"{image.format} is not opened: Pillow would run another program on it.")
-    return image
+        head = file.read(256)
+        found = _format_of(head[:16], but=formats)
+        if found in REFUSED_FORMATS:
+            raise MediaError(f"{found} is not opened: Pillow would run another program on it.") from err
+        if found is not None and formats is not None:
+            raise MediaError(
+                f"{found} is not opened: `formats` are {', '.join(formats)}. Add it, or pass `formats=None` for "
+                "trusted input."
+            ) from err
+        raise MediaError(f"this is not an image that the installed Pillow reads{looks_like(head)}") from err
+
+
+def _identified(file: Any, formats: tuple[str, ...] | None) -> Image.Image:
+    """As `Image.open`, which loads the plugins of rare formats only for files that need them.
+
+    Raises:
+      UnidentifiedImageError: the file is of none of the formats.
+    """
+    Image.preinit()
+    common = _registered(formats)
+    try:
+        return Image.open(file, formats=common)
+    except Image.UnidentifiedImageError:
+        Image.init()
+        rare = [name for name in _registered(formats) if name not in common]
+        if not rare:
+            raise
+    file.seek(0)
+    return Image.open(file, formats=rare)
+
+
+def _registered(formats: tuple[str, ...] | None) -> list[str]:
+    """Those that Pillow has loaded, in its order: where two accept a file, the first one counts."""
+    return [name for name in Image.ID if name not in REFUSED_FORMATS and (formats is None or name in formats)]
+
+
+def _format_of(prefix: bytes, *, but: tuple[str, ...] | None) -> str | None:
+    """A further format whose files begin like this. Pillow's check of the first bytes alone, no parser."""
+    for name, (_, accepts) in list(Image.OPEN.items()):
+        if but is not None and name in but:
+            continue
+        with contextlib.suppress(Exception):  # of a plugin, on bytes that are too few for it
+            if accepts is not None and accepts(prefix) is True:
+                return name
+    return None
 
 
 def decode(image: Image.Image) -> Image.Image:

@@ -1,14 +1,36 @@
 """How media are opened: limits for untrusted input, and choices where the field offers some."""
 
 import dataclasses
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_jax_prep.checks import check_keywords, one_of, positive_int
+from kimi_jax_prep.checks import check_keywords, one_of, positive_int, shown
 from kimi_jax_prep.errors import PlanError
 
 INPUT_DATA_FORMATS = ("channels_first", "channels_last")
 SIXTEEN_BIT = ("clip", "scale")
+SAFE_FORMATS = (
+    "AVIF",
+    "BMP",
+    "DIB",
+    "GIF",
+    "HEIF",
+    "ICO",
+    "JPEG",
+    "JPEG2000",
+    "JXL",
+    "PNG",
+    "PPM",
+    "QOI",
+    "TGA",
+    "TIFF",
+    "WEBP",
+)
+"""Raster formats by Pillow's names: what cameras, browsers and editors write. HEIF and JXL need a plugin of Pillow."""
+REFUSED_FORMATS = ("EPS",)
+"""Pillow runs another program on them. They are never opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +59,10 @@ class MediaOptions:
     of 16 bits."""
     input_data_format: str | None = None
     """Layout of arrays, "channels_first" or "channels_last"; None looks at the shape."""
+    formats: Any = SAFE_FORMATS
+    """Formats of encoded images that are opened: Pillow's names, in any case; bytes of others reach no decoder. None
+    opens all that the installed Pillow and its plugins read, but for EPS. "JPEG" includes MPO, of phones and cameras.
+    PIL images are the caller's own, whatever their format."""
     progress: bool = False
     """Whether tqdm shows how far the decoding of a video file is."""
 
@@ -48,6 +74,8 @@ class MediaOptions:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, positive_int(name, value, optional=True))
+        if self.formats is not None and self.formats is not SAFE_FORMATS:
+            object.__setattr__(self, "formats", _checked(self.formats))
         one_of("sixteen_bit", self.sixteen_bit, SIXTEEN_BIT)
         one_of("input_data_format", self.input_data_format, (*INPUT_DATA_FORMATS, None))
 
@@ -65,6 +93,32 @@ class MediaOptions:
         """Those that differ from the defaults."""
         defaults = dataclasses.asdict(MediaOptions())
         return {name: value for name, value in dataclasses.asdict(self).items() if value != defaults[name]}
+
+
+def _checked(formats: Any) -> tuple[str, ...]:
+    """Format names in capitals, without repeats.
+
+    Raises:
+      PlanError: not an iterable of names, none at all, an unknown name, or one of a format that is never opened.
+    """
+    if isinstance(formats, str | bytes) or not isinstance(formats, Iterable):
+        raise PlanError(f"`formats` is {shown(formats)}; expected names such as ('PNG', 'JPEG', 'WEBP'), or None.")
+    names = list(formats)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise PlanError(f"`formats` is {shown(formats)}; expected at least one name such as 'PNG', or None.")
+    from PIL import Image  # not for the default: `plan` on the command line starts without Pillow
+
+    Image.init()
+    known = {*SAFE_FORMATS, *Image.ID} - {*REFUSED_FORMATS}
+    upper = tuple(dict.fromkeys(name.upper() for name in names))
+    for name in upper:
+        if name in REFUSED_FORMATS:
+            raise PlanError(f"`formats` has {name!r}, which is never opened: Pillow would run another program on it.")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise PlanError(f"`formats` has {name!r}, which Pillow does not read.{hint} It reads {sorted(known)}.")
+    return upper
 
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(MediaOptions))

@@ -77,6 +77,7 @@ class KimiImageProcessorKwargs(ImagesKwargs, total=False):
     max_frames: int | None
     exif_transpose: bool
     sixteen_bit: str
+    formats: Any
     progress: bool
 
 

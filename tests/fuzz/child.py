@@ -34,7 +34,7 @@ def main(seed: int, numbers: range, max_pixels: int) -> None:
     warnings.simplefilter("ignore")
     faulthandler.enable()
     preprocessors = {
-        rules: kjp.Preprocessor(config, max_pixels=max_pixels, max_cached_bytes=MOST_CACHED)
+        rules: kjp.Preprocessor(config, max_pixels=max_pixels, max_cached_bytes=MOST_CACHED, formats=None)
         for rules, config in RULES.items()
     }
     for prep in preprocessors.values():

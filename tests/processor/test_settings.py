@@ -45,6 +45,7 @@ CHANGES = {
     "max_frames": 3,
     "exif_transpose": True,
     "sixteen_bit": "scale",
+    "formats": ("PNG", "JPEG"),
     "input_data_format": "channels_last",
     "progress": True,
 }
