@@ -27,8 +27,8 @@ TAIL = """
 
 - **Pictures that are resized**: most of the time is the two resize passes, bound by integer multiplications on all
   cores; the last launch runs at nearly the speed of a copy of its output.
-- **2-byte and 1-byte results** save memory traffic but little time: moving single bytes from rows of pixels to planes
-  of 14x14 is not vectorized by XLA and takes nearly as long as writing float32 does.
+- **Pictures that are not resized**: the copy onto the canvas, patch by patch, and the last launch. The copy is the same
+  for all dtypes, so 2-byte and 1-byte results save less time than memory.
 - **Very small pictures**: most of the time is handing one launch to XLA and waiting for it.
 - **Capacities** are a quarter apart, so the last launch works on an eighth more patches than needed, on average.
 """

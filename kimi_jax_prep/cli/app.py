@@ -80,7 +80,7 @@ def _report(err: Exception, verbose: bool) -> int:
         traceback.print_exception(err, file=sys.stderr)
     # The parser's errors are of click or of typer's own copy of it, depending on typer's version.
     if hasattr(err, "format_message"):
-        message, status = err.format_message(), USAGE  # type: ignore[attr-defined]
+        message, status = err.format_message(), USAGE  # type: ignore[attr-defined]  # hasattr does not narrow
     elif isinstance(err, PrepError):
         message, status = str(err), USAGE
     elif isinstance(err, OSError):

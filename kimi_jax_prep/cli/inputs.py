@@ -18,8 +18,6 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show the traceback of an error.")]
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".ts", ".ogv", ".flv", ".wmv")
-# Formats whose headers Pillow reads without loading further plugins.
-_COMMON = ("BMP", "GIF", "JPEG", "PNG", "PPM")
 _SIZE = re.compile(r"([0-9]+)[xX×]([0-9]+)")
 
 
@@ -55,18 +53,17 @@ def image_size(name: str) -> tuple[int, int]:
     Raises:
       MediaError, OSError: as `open_image`.
     """
-    from PIL import Image
+    from kimi_jax_prep.media.options import SAFE_FORMATS, MediaOptions, identified
 
     try:
-        with Image.open(name, formats=_COMMON) as image:
-            return image.size
+        with open(name, "rb") as file:
+            return identified(file, SAFE_FORMATS).size
     except OSError as err:
         if err.errno is not None:
             raise
     except Exception:
         pass
     from kimi_jax_prep.media.image import open_image
-    from kimi_jax_prep.media.options import MediaOptions
 
     return open_image(Path(name), MediaOptions()).size
 

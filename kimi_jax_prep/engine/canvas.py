@@ -32,10 +32,10 @@ class FrameCanvas:
       patch_size: pixels along a patch's side.
     """
 
-    __slots__ = ("_patch_size", "_runs", "_words")
+    __slots__ = ("_runs", "_words")
 
     def __init__(self, words: UInt32[np.ndarray, "pixels"], rows: int, columns: int, patch_size: int) -> None:
-        p = self._patch_size = patch_size
+        p = patch_size
         self._words = words.reshape(rows, columns, p, p)
         # A row of one patch as one item: NumPy copies it at once.
         self._runs = words.view(f"V{BYTES_A_PIXEL * p}").reshape(rows, columns, p)
@@ -45,8 +45,7 @@ class FrameCanvas:
 
         Threads may write rectangles that do not overlap.
         """
-        p = self._patch_size
-        width = pixels.shape[1]
+        p, width = self._words.shape[-1], pixels.shape[1]
         # Columns up to the first boundary of patches, of whole patches, and beyond the last boundary.
         begin = min(-left % p, width)
         end = begin + (width - begin) // p * p
@@ -75,7 +74,7 @@ class FrameCanvas:
 
     def _pieces(self, top: int, height: int) -> Iterator[_Piece]:
         """Rows `top` to `top + height - 1` of the frame, cut where rows of patches begin."""
-        p, bottom, y = self._patch_size, top + height, top
+        p, bottom, y = self._words.shape[-1], top + height, top
         while y < bottom:
             row, at = divmod(y, p)
             whole = (bottom - y) // p if at == 0 else 0

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped, UInt32
 
+from kimi_jax_prep.ops.patchify import look_up
 from kimi_jax_prep.tables.lut import DTYPES
 
 # By bytes of an entry: in which type the table holds bit patterns, and in which the result does. The compiler
@@ -41,24 +42,22 @@ class NormalizePatches:
         self,
         canvas: UInt32[Array, "pixels"],
         lut: Shaped[Array, "..."],
-        old: Shaped[Array, "n 3 pp"],  # noqa: ARG002  # donated: its memory becomes the result's
+        old: Shaped[Array, "n 3 pp"],
     ) -> Shaped[Array, "n 3 pp"]:
         """Patches, channels first; the last axis is a patch's pixels, row by row.
 
         Args:
           canvas: words of one patch after another.
           lut: (256,) or (256, 3), from `table_of`; bytes are passed through for "uint8".
-          old: a result that nothing refers to any more.
+          old: a result that nothing refers to any more. Donated: its memory becomes the result's.
         """
-        words = canvas.reshape(self.capacity, 1, self.patch_size**2)
-        channel = jnp.arange(3, dtype=jnp.uint32).reshape(1, 3, 1)
+        n, _, pixels = old.shape
+        words = canvas.reshape(n, 1, 1, pixels)
+        channel = jnp.arange(3, dtype=jnp.uint32).reshape(1, 3, 1, 1)
         # One broadcast expression: a stack of three channels takes twice as long.
-        byte = (words >> (channel * np.uint32(8))) & np.uint32(255)
-        if self.dtype == "uint8":
-            return byte.astype(jnp.uint8)
-        index = byte if self.one_table else byte * np.uint32(3) + channel
-        found = jnp.take(lut.reshape(-1), index.astype(jnp.int32), mode="clip")
-        return found.astype(_ENTRIES[DTYPES[self.dtype].itemsize][1])
+        byte = (words >> (channel * np.uint32(8))).astype(jnp.uint8)
+        values = byte if self.dtype == "uint8" else look_up(byte, lut)
+        return values.astype(_ENTRIES[DTYPES[self.dtype].itemsize][1]).reshape(n, 3, pixels)
 
 
 def table_of(lut: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:

@@ -20,7 +20,7 @@ from kimi_jax_prep.media.arrays import image_pixels, is_array, is_encoded_array
 from kimi_jax_prep.media.encoded import encoded, looks_like, open_binary
 from kimi_jax_prep.media.faults import Reading, is_about_a_medium
 from kimi_jax_prep.media.kinds import is_encoded_record, of_record, plain
-from kimi_jax_prep.media.options import REFUSED_FORMATS, MediaOptions
+from kimi_jax_prep.media.options import REFUSED_FORMATS, MediaOptions, identified
 
 PICTURE_KINDS = (
     "a PIL image, encoded bytes, a binary file, an os.PathLike, a `data:` URL, or an array (h, w, 3) of uint8"
@@ -156,7 +156,7 @@ def _open_file(file: Any, formats: tuple[str, ...] | None) -> Image.Image:
     """The image with its header read. Only the formats that may be opened see more than the first bytes."""
     try:
         with Reading("cannot open the image", keep=(Image.UnidentifiedImageError,)):
-            return _identified(file, formats)
+            return identified(file, formats)
     except Image.UnidentifiedImageError as err:
         file.seek(0)
         head = file.read(256)
@@ -169,30 +169,6 @@ def _open_file(file: Any, formats: tuple[str, ...] | None) -> Image.Image:
                 "trusted input."
             ) from err
         raise MediaError(f"this is not an image that the installed Pillow reads{looks_like(head)}") from err
-
-
-def _identified(file: Any, formats: tuple[str, ...] | None) -> Image.Image:
-    """As `Image.open`, which loads the plugins of rare formats only for files that need them.
-
-    Raises:
-      UnidentifiedImageError: the file is of none of the formats.
-    """
-    Image.preinit()
-    common = _registered(formats)
-    try:
-        return Image.open(file, formats=common)
-    except Image.UnidentifiedImageError:
-        Image.init()
-        rare = [name for name in _registered(formats) if name not in common]
-        if not rare:
-            raise
-    file.seek(0)
-    return Image.open(file, formats=rare)
-
-
-def _registered(formats: tuple[str, ...] | None) -> list[str]:
-    """Those that Pillow has loaded, in its order: where two accept a file, the first one counts."""
-    return [name for name in Image.ID if name not in REFUSED_FORMATS and (formats is None or name in formats)]
 
 
 def _format_of(prefix: bytes, *, but: tuple[str, ...] | None) -> str | None:

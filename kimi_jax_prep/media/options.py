@@ -1,13 +1,19 @@
-"""How media are opened: limits for untrusted input, and choices where the field offers some."""
+"""How media are opened: limits for untrusted input, formats that Pillow may open, choices where the field offers some.
+
+PIL is imported where it is used: without it, `plan` of sizes starts sooner.
+"""
 
 import dataclasses
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_jax_prep.checks import check_keywords, one_of, positive_int, shown
 from kimi_jax_prep.errors import PlanError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 INPUT_DATA_FORMATS = ("channels_first", "channels_last")
 SIXTEEN_BIT = ("clip", "scale")
@@ -106,7 +112,7 @@ def _checked(formats: Any) -> tuple[str, ...]:
     names = list(formats)
     if not names or not all(isinstance(name, str) for name in names):
         raise PlanError(f"`formats` is {shown(formats)}; expected at least one name such as 'PNG', or None.")
-    from PIL import Image  # not for the default: `plan` on the command line starts without Pillow
+    from PIL import Image
 
     Image.init()
     known = {*SAFE_FORMATS, *Image.ID} - {*REFUSED_FORMATS}
@@ -119,6 +125,40 @@ def _checked(formats: Any) -> tuple[str, ...]:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise PlanError(f"`formats` has {name!r}, which Pillow does not read.{hint} It reads {sorted(known)}.")
     return upper
+
+
+def identified(file: Any, formats: tuple[str, ...] | None) -> "Image.Image":
+    """The image with its header read, as `Image.open` does it, if it is of one of the formats.
+
+    Plugins of rare formats are loaded only for files that need them. Does not need NumPy.
+
+    Args:
+      file: open in binary mode, at its start.
+      formats: as in `MediaOptions`.
+
+    Raises:
+      UnidentifiedImageError: the file is of none of the formats.
+    """
+    from PIL import Image
+
+    Image.preinit()
+    common = _registered(formats)
+    try:
+        return Image.open(file, formats=common)
+    except Image.UnidentifiedImageError:
+        Image.init()
+        rare = [name for name in _registered(formats) if name not in common]
+        if not rare:
+            raise
+    file.seek(0)
+    return Image.open(file, formats=rare)
+
+
+def _registered(formats: tuple[str, ...] | None) -> list[str]:
+    """Those that Pillow has loaded, in its order: where two accept a file, the first one counts."""
+    from PIL import Image
+
+    return [name for name in Image.ID if name not in REFUSED_FORMATS and (formats is None or name in formats)]
 
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(MediaOptions))

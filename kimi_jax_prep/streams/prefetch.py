@@ -56,7 +56,7 @@ _END: Any = object()
 
 
 class _Worker:
-    """A thread that fills a queue. It takes the next item only when there is room for it."""
+    """A thread that fills a queue. It asks for the next item only when the queue has space."""
 
     def __init__(self, iterator: Iterator[Any], size: int) -> None:
         self._iterator = iterator

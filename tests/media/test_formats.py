@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import struct
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ LOSSLESS = {"BMP": {}, "DIB": {}, "PNG": {}, "PPM": {}, "QOI": {}, "TGA": {}, "T
 
 
 def written(name: str, **options) -> bytes:
+    if name == "QOI":  # Pillow 11 reads it and does not write it
+        pixels = b"".join(b"\xfe" + pixel.tobytes() for pixel in PIXELS.reshape(-1, 3))
+        return b"qoif" + struct.pack(">IIBB", PIXELS.shape[1], PIXELS.shape[0], 3, 0) + pixels + bytes(7) + b"\1"
     stream = io.BytesIO()
     Image.fromarray(PIXELS).save(stream, name, **options)
     return stream.getvalue()
@@ -24,8 +28,6 @@ def written(name: str, **options) -> bytes:
 
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_safe_formats_are_opened(name):
-    if name == "QOI" and "QOI" not in Image.SAVE:  # Pillow 11 reads it and does not write it
-        pytest.skip("this Pillow does not write QOI")
     want = kjp.preprocess([PIXELS]).pixel_values
     data = written(name, **LOSSLESS[name])
     assert_bit_equal(kjp.preprocess([data]).pixel_values, want, what=name)
